@@ -1,0 +1,1 @@
+"""How a profile starts a harness."""

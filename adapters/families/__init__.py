@@ -1,0 +1,1 @@
+"""Native formats of model families."""

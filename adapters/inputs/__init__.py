@@ -1,0 +1,1 @@
+"""Documents people write: profiles, plans, settings."""

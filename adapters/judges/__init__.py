@@ -1,0 +1,1 @@
+"""Judge profiles (next round)."""

@@ -1,0 +1,1 @@
+"""State that must not be wrong."""

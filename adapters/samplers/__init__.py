@@ -1,0 +1,1 @@
+"""Serve exactly one policy version per name."""

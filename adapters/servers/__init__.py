@@ -1,0 +1,1 @@
+"""ASGI shells: proxy and model control."""

@@ -1,0 +1,1 @@
+"""Create-only, content-addressed objects."""

@@ -1,0 +1,1 @@
+"""Ordered learning operations with ids."""

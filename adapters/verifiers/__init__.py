@@ -1,0 +1,1 @@
+"""Assess retained outputs."""

@@ -1,0 +1,1 @@
+"""The asset graph: thin assets over domain services."""

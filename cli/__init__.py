@@ -1,0 +1,1 @@
+"""The synth command and every process entry point."""

@@ -1,0 +1,1 @@
+"""Control flow over ports: trials, groups, units, updates. No I/O of its own."""

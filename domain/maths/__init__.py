@@ -1,0 +1,1 @@
+"""Pure numerics: statistics, advantages, packing and objectives."""

@@ -1,0 +1,1 @@
+"""Immutable records: the words of the platform (architecture, section 2)."""

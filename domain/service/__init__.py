@@ -1,0 +1,1 @@
+"""Use cases: what the command line, the gateway and Dagster call."""

@@ -1,0 +1,1 @@
+"""What decides when: sensors, schedules and jobs."""
