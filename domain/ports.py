@@ -6,13 +6,16 @@ from enum import StrEnum
 from typing import Protocol, TypeVar, runtime_checkable
 
 from domain.records.assessment import Assessment, Datum
-from domain.records.canonical import Json
-from domain.records.model import FileEntry, PolicyVersion
+from domain.records.chat import ChatMessage, Demonstration, ParsedTurn, ToolSpec
+from domain.records.model import BasePolicy, FileEntry, PolicyRecipe, PolicyVersion
 from domain.records.profile import Objective, Optimisation, Profile
 from domain.records.task import ObjectRef, Task, TaskEnvironment
 from domain.records.trial import EvidenceRef, Interaction, StopReason, TrialRecord
 
 T = TypeVar("T")
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what, done, total)."""
 
 
 class Clock(Protocol):
@@ -127,45 +130,6 @@ class Sampler(Protocol):
     async def sample(self, request: SampleRequest) -> SampleResult:
         """Sample. Raises ContextOverflowError, SamplerError, NotFoundError (unknown version)."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """A tool call as the model wrote it; ``arguments`` is None when it could not be parsed."""
-
-    name: str
-    arguments: Mapping[str, Json] | None
-    raw: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedTurn:
-    """A sampled turn, read back for the harness; the ids stay what was sampled."""
-
-    text: str
-    reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    malformed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatMessage:
-    """A message in no vendor's dialect. Roles: system, user, assistant, tool."""
-
-    role: str
-    content: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
-    """A tool the model may call."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Json]
 
 
 class Family(Protocol):
@@ -296,6 +260,20 @@ class Trainer(Protocol):
 
     async def abandon_update(self, run: str, update_id: str) -> None:
         """Drop an open update and its gradients."""
+        ...
+
+
+class PolicyMaker(Protocol):
+    """Makes a base policy from demonstrations; ships no weights."""
+
+    def make(
+        self,
+        recipe: PolicyRecipe,
+        demonstrations: Sequence[Demonstration],
+        tools: Sequence[ToolSpec],
+        progress: Progress,
+    ) -> BasePolicy:
+        """Train tokenizer and model and keep their files in the store; the same inputs give the same digest."""
         ...
 
 
@@ -521,7 +499,3 @@ class ModelService(Protocol):
     async def read(self, ref: EvidenceRef) -> tuple[Interaction, ...]:
         """Return published interactions."""
         ...
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with (what, done, total)."""

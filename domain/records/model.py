@@ -34,6 +34,26 @@ class BasePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRecipe:
+    """How a base policy is made: sizes, steps, seed and the demonstrations it imitates."""
+
+    schema_version: int = 1
+    name: str
+    family: str = "qwen3"
+    demonstrations: str
+    """Path of a JSON-lines file of demonstrations."""
+    vocabulary: int = 1024
+    hidden: int = 96
+    layers: int = 2
+    heads: int = 4
+    context_tokens: int = 1024
+    steps: int = 400
+    batch: int = 32
+    learning_rate: float = 3e-3
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyVersion:
     """Exactly one set of weights. A sampler name never means two versions."""
 
