@@ -33,6 +33,8 @@ class TaskEnvironment:
     docker_image: str | None = None
     host_runnable: bool = False
     """The task needs only a shell, coreutils and python3, so a box without its image may run it."""
+    host_files: str | None = None
+    """Directory of the task put into the workdir of a box that runs without the task's image."""
     workdir: str = "/app"
     cpus: float | None = None
     memory_mb: int | None = None

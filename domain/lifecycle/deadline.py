@@ -1,0 +1,28 @@
+"""Deadlines through the Clock port."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from domain.ports import Clock
+
+T = TypeVar("T")
+
+
+async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, or cancel it and raise TimeoutError after ``seconds``.
+
+    The work is always finished (its ``finally`` blocks have run) when this returns or raises.
+    """
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise TimeoutError(f"not finished within {seconds:g} s")
+    finally:
+        alarm.cancel()
+        if not task.done():
+            task.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)

@@ -1,0 +1,40 @@
+"""The ports a use case needs, in one value; resources/wiring.py fills it with adapters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.ledger_ports import Ledger
+from domain.ports import (
+    Clock,
+    DatumTables,
+    Engine,
+    ModelService,
+    PolicyMaker,
+    Records,
+    Sandbox,
+    Store,
+    TaskSource,
+    Trainer,
+    Verifier,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """Everything Synth talks to."""
+
+    clock: Clock
+    ledger: Ledger
+    store: Store
+    records: Records
+    datum_tables: DatumTables
+    tasks: TaskSource
+    engines: Mapping[str, Engine]
+    """By engine name."""
+    sandboxes: Mapping[str, Sandbox]
+    """By sandbox name."""
+    verifiers: Mapping[str, Verifier]
+    """By the name of the sandbox they assess in."""
+    model: ModelService
+    trainer: Trainer
+    policies: PolicyMaker

@@ -1,0 +1,108 @@
+"""Publishing: task sets and profiles become immutable, named versions."""
+
+import asyncio
+from collections.abc import Sequence
+
+from domain.errors import ConflictError, NotFoundError, TaskError
+from domain.ports import Progress
+from domain.records.canonical import digest_of
+from domain.records.chat import Demonstration, ToolSpec
+from domain.records.model import BasePolicy, PolicyRecipe
+from domain.records.names import Reference
+from domain.records.profile import Profile
+from domain.records.task import TaskEntry, TaskSet
+from domain.service.platform import Platform
+
+
+def publish_task_set(
+    platform: Platform, reference: Reference, directory: str, *, host_runnable: bool = False
+) -> TaskSet:
+    """Read, pin and publish the tasks below ``directory``; the same content again returns the same version.
+
+    Raises:
+        TaskError: naming file and field of every bad task, or when two tasks share a name.
+        ConflictError: the version holds other tasks.
+    """
+    entries: list[TaskEntry] = []
+    for task, archive in platform.tasks.read(directory, host_runnable=host_runnable):
+        stored = platform.store.put(archive)
+        if stored != task.archive:
+            raise TaskError(f"{task.name}: archive digest differs from what was read", hint="publish again")
+        entries.append(
+            TaskEntry(name=task.name, digest=task.digest, record=platform.records.save(task), family=task.family)
+        )
+    _refuse_empty_or_doubled(entries, directory)
+    task_set = TaskSet(reference=reference, tasks=tuple(entries), digest=digest_of([entry.digest for entry in entries]))
+    with platform.ledger.begin() as tx:
+        tx.catalog.add_task_set(task_set, platform.records.save(task_set))
+    return task_set
+
+
+def _refuse_empty_or_doubled(entries: Sequence[TaskEntry], directory: str) -> None:
+    if not entries:
+        raise TaskError(f"{directory}: no task found", hint="a task is a directory with task.toml")
+    names = [entry.name for entry in entries]
+    doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if doubled:
+        raise TaskError(f"{directory}: several tasks are named {', '.join(doubled)}", hint="give each its own name")
+
+
+def publish_profile(platform: Platform, profile: Profile, reference: Reference | None = None) -> str:
+    """Keep a profile, under a reference when given, and return its digest.
+
+    Raises:
+        ConfigurationError: the engine refuses a field.
+        NotFoundError: no such engine.
+        ConflictError: the reference holds another profile.
+    """
+    engine = platform.engines.get(profile.engine)
+    if engine is None:
+        known = ", ".join(sorted(platform.engines))
+        raise NotFoundError(
+            f"profile {profile.name!r}: engine: no engine {profile.engine!r}", hint=f"use one of {known}"
+        )
+    engine.check(profile)
+    digest = digest_of(profile)
+    with platform.ledger.begin() as tx:
+        tx.catalog.add_profile(profile, digest, reference)
+    return digest
+
+
+def recipe_digest(recipe: PolicyRecipe, demonstrations: Sequence[Demonstration]) -> str:
+    """Return the identity of a base policy before it is made: recipe and demonstrations, not their path."""
+    body = {"recipe": recipe, "demonstrations": demonstrations}
+    return digest_of({**body, "recipe": digest_of([recipe.name, *_sizes(recipe)])})
+
+
+def _sizes(recipe: PolicyRecipe) -> list[float | str]:
+    return [
+        recipe.family, recipe.vocabulary, recipe.hidden, recipe.layers, recipe.heads, recipe.context_tokens,
+        recipe.steps, recipe.batch, recipe.learning_rate, recipe.seed,
+    ]  # fmt: skip
+
+
+async def make_base_policy(
+    platform: Platform,
+    recipe: PolicyRecipe,
+    demonstrations: Sequence[Demonstration],
+    tools: Sequence[ToolSpec],
+    progress: Progress,
+) -> BasePolicy:
+    """Make the base policy of a recipe, or return the one that was made from it before.
+
+    Raises:
+        ConflictError: the name holds a policy of another recipe.
+    """
+    digest = recipe_digest(recipe, demonstrations)
+    with platform.ledger.snapshot() as tx:
+        for policy in tx.catalog.base_policies():
+            if policy.recipe_digest == digest:
+                return policy
+            if policy.name == recipe.name:
+                raise ConflictError(
+                    f"base policy {recipe.name!r} was made from another recipe", hint="give the recipe another name"
+                )
+    policy = await asyncio.to_thread(platform.policies.make, recipe, demonstrations, tools, progress)
+    with platform.ledger.begin() as tx:
+        tx.catalog.add_base_policy(policy)
+    return policy
