@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from domain.errors import ConflictError, NotFoundError, TaskError
 from domain.ports import Progress
@@ -70,15 +71,7 @@ def publish_profile(platform: Platform, profile: Profile, reference: Reference |
 
 def recipe_digest(recipe: PolicyRecipe, demonstrations: Sequence[Demonstration]) -> str:
     """Return the identity of a base policy before it is made: recipe and demonstrations, not their path."""
-    body = {"recipe": recipe, "demonstrations": demonstrations}
-    return digest_of({**body, "recipe": digest_of([recipe.name, *_sizes(recipe)])})
-
-
-def _sizes(recipe: PolicyRecipe) -> list[float | str]:
-    return [
-        recipe.family, recipe.vocabulary, recipe.hidden, recipe.layers, recipe.heads, recipe.context_tokens,
-        recipe.steps, recipe.batch, recipe.learning_rate, recipe.seed,
-    ]  # fmt: skip
+    return digest_of({"recipe": replace(recipe, demonstrations=""), "demonstrations": demonstrations})
 
 
 async def make_base_policy(

@@ -1,0 +1,202 @@
+"""Acceptance: one transaction turns a submission into a pinned, durable experiment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from domain.errors import AdmissionError, ConfigurationError
+from domain.ledger_ports import Transaction
+from domain.lifecycle.schedule import n_units
+from domain.records.canonical import digest_of
+from domain.records.experiment import (
+    Experiment,
+    ExperimentKind,
+    ExperimentSpec,
+    ExperimentState,
+    Unit,
+    UnitState,
+)
+from domain.records.model import PolicyVersion
+from domain.records.names import parse_reference, ulid, unit_key
+from domain.records.profile import Plan, Profile
+from domain.records.task import Task, TaskSet
+from domain.service.plan_checks import check_plan
+from domain.service.platform import Platform
+from domain.service.publish import publish_profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What an operator asks for, by reference; acceptance pins it."""
+
+    kind: ExperimentKind
+    task_set: str
+    """``team/name@v1``."""
+    actor: Profile | str
+    """A profile, or the digest or reference of a kept one."""
+    plan: Plan
+    assessor: str = "verifier"
+    model: str | None = None
+    """``base:NAME``, ``checkpoint:ID``; overrides the profile's."""
+    source: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A durable identity; ``created`` is False when the idempotency key was known."""
+
+    experiment: Experiment
+    created: bool
+
+
+def accept(platform: Platform, submission: Submission) -> Accepted:
+    """Check, pin and admit a submission. Nothing has run, and nothing is written when this raises.
+
+    The same idempotency key with the same pinned spec returns the same experiment.
+
+    Raises:
+        ConfigurationError: a document is wrong; names the field.
+        AdmissionError: the sandbox, engine or model cannot do what the tasks ask.
+        NotFoundError: a reference does not exist.
+        ConflictError: the key holds another spec.
+    """
+    check_plan(submission.plan, submission.kind)
+    reference = parse_reference(submission.task_set, field="dataset")
+    actor = _actor(platform, submission.actor)
+    with platform.ledger.snapshot() as tx:
+        task_set, _ = tx.catalog.task_set(reference)
+        policy = _policy(tx, platform, actor, submission)
+    _admit_tasks(platform, submission.plan, task_set)
+    _check_evaluation(platform, submission.plan)
+    actor_digest = publish_profile(platform, actor)
+    spec = ExperimentSpec(
+        kind=submission.kind,
+        task_set=reference,
+        task_set_digest=task_set.digest,
+        actor_digest=actor_digest,
+        assessor=submission.assessor,
+        plan=submission.plan,
+        policy=policy,
+        source=submission.source,
+        labels=submission.labels,
+    )
+    return _commit(platform, spec, len(task_set.tasks), submission.idempotency_key)
+
+
+def _commit(platform: Platform, spec: ExperimentSpec, n_tasks: int, key: str | None) -> Accepted:
+    now_ms = platform.clock.now_ms()
+    total = n_units(spec.kind, spec.plan, n_tasks)
+    wanted = Experiment(
+        experiment_id=f"{spec.kind.prefix}-{platform.clock.new_id()}",
+        spec=spec,
+        spec_digest=digest_of(spec),
+        state=ExperimentState.ACCEPTED,
+        n_units=total,
+        created_ms=now_ms,
+    )
+    with platform.ledger.begin() as tx:
+        held = tx.experiments.add(wanted, key)
+        if held.experiment_id != wanted.experiment_id:
+            return Accepted(experiment=held, created=False)
+        tx.events.append(
+            held.experiment_id, "experiment.accepted", now_ms, None, {"spec_digest": held.spec_digest, "n_units": total}
+        )
+        admitted = 1 if spec.kind is ExperimentKind.TRAINING else total
+        for index in range(admitted):
+            admit_unit(tx, held, index, spec.policy, now_ms)
+    return Accepted(experiment=held, created=True)
+
+
+def admit_unit(tx: Transaction, experiment: Experiment, index: int, policy: PolicyVersion | None, now_ms: int) -> None:
+    """Admit the ``index``-th unit with the policy it samples from; again is fine."""
+    unit = unit_key(experiment.experiment_id, index)
+    added = tx.units.add(
+        Unit(
+            unit=unit,
+            experiment_id=experiment.experiment_id,
+            index=index,
+            state=UnitState.ADMITTED,
+            generation=0,
+            policy=policy,
+        )
+    )
+    if added:
+        body = {"policy": policy.name if policy else None}
+        tx.events.append(experiment.experiment_id, "unit.admitted", now_ms, unit, body)
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """Return an idempotency key that any process derives alike: ``eval:<hex>``."""
+    return f"{prefix}:{digest_of(list(parts))[:32]}"
+
+
+def sortable_id(milliseconds: int, seed: str) -> str:
+    """Return a ULID whose random part is derived from ``seed``."""
+    return ulid(milliseconds, bytes.fromhex(digest_of(seed)[:20]))
+
+
+def _actor(platform: Platform, actor: Profile | str) -> Profile:
+    if isinstance(actor, Profile):
+        return actor
+    with platform.ledger.snapshot() as tx:
+        return tx.catalog.profile(actor)
+
+
+def _policy(tx: Transaction, platform: Platform, actor: Profile, submission: Submission) -> PolicyVersion | None:
+    engine = platform.engines.get(actor.engine)
+    if engine is None:
+        raise ConfigurationError(f"profile {actor.name!r}: engine: no engine {actor.engine!r}")
+    model = submission.model or actor.model
+    if not engine.needs_model:
+        if submission.kind is ExperimentKind.TRAINING:
+            raise ConfigurationError(
+                f"profile {actor.name!r}: engine: {actor.engine!r} samples no model",
+                hint="use another engine",
+            )
+        return None
+    if model is None:
+        raise ConfigurationError(
+            f"profile {actor.name!r}: model: missing", hint="write base:NAME or checkpoint:ID, or pass --model"
+        )
+    return resolve_model(tx, model)
+
+
+def resolve_model(tx: Transaction, model: str) -> PolicyVersion:
+    """Return the policy version of ``base:NAME`` or ``checkpoint:ID``.
+
+    Raises:
+        ConfigurationError: the reference has another form.
+        NotFoundError: it names nothing.
+    """
+    kind, _, name = model.partition(":")
+    if kind == "base" and name:
+        return tx.updates.policy(f"base-{tx.catalog.base_policy(name).digest[:12]}")
+    if kind == "checkpoint" and name:
+        return tx.updates.checkpoint(name).version
+    raise ConfigurationError(f"model: {model!r} is not a model reference", hint="write base:NAME or checkpoint:ID")
+
+
+def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet) -> None:
+    sandbox = platform.sandboxes.get(plan.sandbox)
+    if sandbox is None:
+        known = ", ".join(sorted(platform.sandboxes))
+        raise ConfigurationError(f"plan: sandbox: no sandbox {plan.sandbox!r}", hint=f"use one of {known}")
+    refused: list[str] = []
+    for entry in task_set.tasks:
+        task = platform.records.load(Task, entry.record)
+        if reasons := sandbox.refusals(task.environment):
+            refused.append(f"{entry.name}: {'; '.join(reasons)}")
+    if refused:
+        shown = "\n  ".join(refused[:10])
+        more = f"\n  and {len(refused) - 10} more" if len(refused) > 10 else ""  # noqa: PLR2004 - a readable list
+        raise AdmissionError(
+            f"sandbox {plan.sandbox!r} cannot realise {len(refused)} of {len(task_set.tasks)} tasks:\n  {shown}{more}"
+        )
+
+
+def _check_evaluation(platform: Platform, plan: Plan) -> None:
+    if plan.evaluate_on is not None:
+        reference = parse_reference(plan.evaluate_on, field="plan: evaluate_on")
+        with platform.ledger.snapshot() as tx:
+            tx.catalog.task_set(reference)
