@@ -1,0 +1,320 @@
+"""Estimates over tasks with intervals and coverage: mean score, pass@k, pass^k. Never NaN; unscored is None.
+
+The task is the unit of sampling: attempts at one task are not independent, so every interval is over tasks.
+
+Source: facts/peers-and-statistics.md section D; Miller 2024, "Adding Error Bars to Evals".
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from domain.errors import ConfigurationError
+from domain.maths.distributions import normal_quantile, t_quantile
+from domain.records.assessment import Assessment, AssessmentOutcome
+from domain.records.trial import TrialRecord
+
+_SMALL_SAMPLE = 30
+"""Tasks below which a share takes Wilson's interval. Source: facts/peers-and-statistics.md section D."""
+_NEAR_EDGE = 0.1
+"""Distance from 0 or 1 below which it does so, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What stands behind an aggregate: scored + fail-closed + ungraded = total."""
+
+    n_scored: int
+    n_ungraded: int
+    n_fail_closed: int
+    n_total: int
+
+    @property
+    def ungraded_share(self) -> float:
+        """Share of planned attempts without a score; 0 when nothing was planned."""
+        return self.n_ungraded / self.n_total if self.n_total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScores:
+    """Every planned attempt at one task."""
+
+    task: str
+    """Digest or name; pairs two systems."""
+    scores: tuple[float, ...]
+    """Of scored and fail-closed attempts, finite."""
+    n_ungraded: int = 0
+    n_fail_closed: int = 0
+    """How many of ``scores`` are fail-closed."""
+    family: str | None = None
+    """Cluster key."""
+
+    @property
+    def mean(self) -> float | None:
+        """Mean score; None when nothing is scored."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its interval and what it rests on. None: undefined, never 0 or NaN."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n_tasks: int
+    """Tasks inside the value."""
+    n_attempts: int
+    """Scored attempts inside the value."""
+    method: str
+    """How the interval was made."""
+    coverage: Coverage
+    n_left_out: int = 0
+    """Tasks of the set that are not inside the value."""
+    errors_as_zero: float | None = None
+    """The value if each ungraded attempt had scored 0."""
+    errors_as_best: float | None = None
+    """The value if each ungraded attempt had the best score."""
+
+    def headline(self, ungraded_limit: float) -> float | None:
+        """Return the value, or None when too large a share of attempts is ungraded."""
+        return self.value if self.coverage.ungraded_share <= ungraded_limit else None
+
+
+def scores_by_task(
+    trials: Sequence[TrialRecord],
+    assessments: Mapping[str, Assessment],
+    *,
+    families: Mapping[str, str | None] | None = None,
+    planned: Mapping[str, int] | None = None,
+) -> tuple[TaskScores, ...]:
+    """Return the attempts grouped by task digest, in order of first appearance.
+
+    Args:
+        trials: counting records.
+        assessments: of one assessor, by trial id; a trial without one counts as ungraded.
+        families: cluster keys by task digest.
+        planned: attempts planned by task digest; those without a counting record count as ungraded.
+    """
+    by_task: dict[str, list[Assessment | None]] = {digest: [] for digest in planned or {}}
+    for trial in trials:
+        by_task.setdefault(trial.task_digest, []).append(assessments.get(trial.trial_id))
+    return tuple(
+        _task_scores(digest, attempts, (families or {}).get(digest), max(len(attempts), (planned or {}).get(digest, 0)))
+        for digest, attempts in by_task.items()
+    )
+
+
+def _task_scores(digest: str, attempts: Sequence[Assessment | None], family: str | None, n_planned: int) -> TaskScores:
+    graded = [
+        (attempt.reward, attempt.outcome)
+        for attempt in attempts
+        if attempt is not None
+        and attempt.outcome is not AssessmentOutcome.UNGRADED
+        and attempt.reward is not None
+        and math.isfinite(attempt.reward)
+    ]
+    return TaskScores(
+        task=digest,
+        scores=tuple(float(reward) for reward, _ in graded),
+        n_ungraded=n_planned - len(graded),
+        n_fail_closed=sum(outcome is AssessmentOutcome.FAIL_CLOSED for _, outcome in graded),
+        family=family,
+    )
+
+
+def coverage_of(tasks: Sequence[TaskScores]) -> Coverage:
+    """Return the counts over all planned attempts."""
+    n_scores = sum(len(task.scores) for task in tasks)
+    n_fail_closed = sum(task.n_fail_closed for task in tasks)
+    n_ungraded = sum(task.n_ungraded for task in tasks)
+    return Coverage(
+        n_scored=n_scores - n_fail_closed,
+        n_ungraded=n_ungraded,
+        n_fail_closed=n_fail_closed,
+        n_total=n_scores + n_ungraded,
+    )
+
+
+def mean_score(tasks: Sequence[TaskScores], *, confidence: float = 0.95, best: float = 1.0) -> Estimate:
+    """Return the mean of task means with an interval over tasks.
+
+    Interval: cluster-robust by family when a family holds several tasks (a task without one is its own); Wilson for
+    single binary attempts at few tasks or near 0 or 1, and for all-0 or all-1 results; else t with T - 1 degrees.
+
+    Args:
+        tasks: every planned task.
+        confidence: of the interval, two-sided.
+        best: the score an ungraded attempt is given in ``errors_as_best``.
+    """
+    scored = [task for task in tasks if task.scores]
+    means = [task.mean or 0.0 for task in scored]
+    keys = [task.family or task.task for task in scored]
+    if len(set(keys)) < len(keys):
+        estimate = clustered_estimate(means, keys, confidence=confidence)
+    elif _wants_wilson(scored, means):
+        estimate = wilson_estimate(round(sum(means)), len(means), confidence=confidence)
+    else:
+        estimate = t_estimate(means, confidence=confidence)
+    return replace(
+        estimate,
+        n_attempts=sum(len(task.scores) for task in scored),
+        coverage=coverage_of(tasks),
+        n_left_out=len(tasks) - len(scored),
+        errors_as_zero=_filled_mean(tasks, 0.0),
+        errors_as_best=_filled_mean(tasks, best),
+    )
+
+
+def _wants_wilson(scored: Sequence[TaskScores], means: Sequence[float]) -> bool:
+    if not means or any(mean not in (0.0, 1.0) for mean in means):
+        return False
+    share = sum(means) / len(means)
+    single = all(len(task.scores) == 1 for task in scored)
+    at_edge = share in (0.0, 1.0)
+    return at_edge or (single and (len(means) < _SMALL_SAMPLE or min(share, 1 - share) < _NEAR_EDGE))
+
+
+def _filled_mean(tasks: Sequence[TaskScores], fill: float) -> float | None:
+    filled = [
+        (math.fsum(task.scores) + fill * task.n_ungraded) / (len(task.scores) + task.n_ungraded)
+        for task in tasks
+        if task.scores or task.n_ungraded
+    ]
+    return math.fsum(filled) / len(filled) if filled else None
+
+
+def pass_at_k(task: TaskScores, k: int, *, success: float = 1.0) -> float | None:
+    """Return the unbiased chance that any of k attempts succeeds: 1 - C(n-c, k) / C(n, k), by products.
+
+    None when fewer than k attempts are scored. A success is a score of at least ``success``.
+
+    Source: Chen et al. 2021 (arXiv 2107.03374), equation 1.
+    """
+    n_attempts, n_success = _counts(task, success)
+    if k < 1 or n_attempts < k:
+        return None
+    if n_attempts - n_success < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(n_attempts - n_success + 1, n_attempts + 1))
+
+
+def pass_hat_k(task: TaskScores, k: int, *, success: float = 1.0) -> float | None:
+    """Return the unbiased chance that all of k attempts succeed: C(c, k) / C(n, k), by products.
+
+    None when fewer than k attempts are scored.
+
+    Source: Yao et al. 2024, tau-bench (arXiv 2406.12045), section 4.
+    """
+    n_attempts, n_success = _counts(task, success)
+    if k < 1 or n_attempts < k:
+        return None
+    return math.prod((n_success - i) / (n_attempts - i) for i in range(k)) if n_success >= k else 0.0
+
+
+def _counts(task: TaskScores, success: float) -> tuple[int, int]:
+    return len(task.scores), sum(score >= success for score in task.scores)
+
+
+def pass_at_k_over_tasks(
+    tasks: Sequence[TaskScores], k: int, *, success: float = 1.0, confidence: float = 0.95
+) -> Estimate:
+    """Return mean pass@k over tasks with at least k scored attempts; the others are counted in ``n_left_out``."""
+    return _over_tasks(tasks, [pass_at_k(task, k, success=success) for task in tasks], confidence)
+
+
+def pass_hat_k_over_tasks(
+    tasks: Sequence[TaskScores], k: int, *, success: float = 1.0, confidence: float = 0.95
+) -> Estimate:
+    """Return mean pass^k over tasks with at least k scored attempts; the others are counted in ``n_left_out``."""
+    return _over_tasks(tasks, [pass_hat_k(task, k, success=success) for task in tasks], confidence)
+
+
+def _over_tasks(tasks: Sequence[TaskScores], values: Sequence[float | None], confidence: float) -> Estimate:
+    inside = [(task, value) for task, value in zip(tasks, values, strict=True) if value is not None]
+    keys = [task.family or task.task for task, _ in inside]
+    defined = [value for _, value in inside]
+    if len(set(keys)) < len(keys):
+        estimate = clustered_estimate(defined, keys, confidence=confidence)
+    elif defined and (all(value == 0.0 for value in defined) or all(value == 1.0 for value in defined)):
+        estimate = wilson_estimate(round(sum(defined)), len(defined), confidence=confidence)
+    else:
+        estimate = t_estimate(defined, confidence=confidence)
+    return replace(
+        estimate,
+        low=None if estimate.low is None else max(0.0, estimate.low),
+        high=None if estimate.high is None else min(1.0, estimate.high),
+        n_attempts=sum(len(task.scores) for task, _ in inside),
+        coverage=coverage_of(tasks),
+        n_left_out=len(tasks) - len(inside),
+    )
+
+
+def t_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+    """Return the mean of one value per task, +- t(T-1) x sd / sqrt(T); no interval below two tasks."""
+    n_tasks = len(values)
+    if n_tasks == 0:
+        return _bare(None, 0, "nothing scored")
+    if n_tasks == 1:
+        return _bare(float(values[0]), 1, "no interval: one task")
+    values_T = np.asarray(values, dtype=np.float64)
+    mean = float(values_T.mean())
+    half = t_quantile((1 + confidence) / 2, n_tasks - 1) * float(values_T.std(ddof=1)) / math.sqrt(n_tasks)
+    return replace(_bare(mean, n_tasks, "t over tasks"), low=mean - half, high=mean + half)
+
+
+def clustered_estimate(
+    values: Sequence[float], clusters: Sequence[str | None], *, confidence: float = 0.95
+) -> Estimate:
+    """Return the mean of one value per task with a cluster-robust interval, t with G - 1 degrees.
+
+    SE^2 = G/(G-1) x sum over g of (sum of deviations in g)^2 / T^2.
+
+    Args:
+        values: one per task, shape (T,).
+        clusters: key of each task's cluster; no interval below two clusters.
+
+    Raises:
+        ConfigurationError: a task has no cluster key.
+
+    Source: inspect_ai 0.3 scorer/_metrics/std.py (cluster form with finite-cluster factor); Miller 2024, equation 4.
+    """
+    if any(key is None for key in clusters) or len(clusters) != len(values):
+        raise ConfigurationError(
+            f"a cluster-robust interval needs one key for each of {len(values)} tasks",
+            hint="give every task a family, or use the interval over tasks",
+        )
+    if not values:
+        return _bare(None, 0, "nothing scored")
+    values_T = np.asarray(values, dtype=np.float64)
+    mean, n_tasks = float(values_T.mean()), len(values)
+    names, inverse_T = np.unique(np.asarray(clusters, dtype=np.str_), return_inverse=True)
+    n_clusters = len(names)
+    if n_clusters == 1:
+        return _bare(mean, n_tasks, "no interval: one cluster")
+    sums_G = np.bincount(inverse_T, weights=values_T - mean, minlength=n_clusters)
+    error = math.sqrt(n_clusters / (n_clusters - 1) * float((sums_G**2).sum())) / n_tasks
+    half = t_quantile((1 + confidence) / 2, n_clusters - 1) * error
+    return replace(_bare(mean, n_tasks, f"t over {n_clusters} clusters"), low=mean - half, high=mean + half)
+
+
+def wilson_estimate(n_success: int, n_trials: int, *, confidence: float = 0.95) -> Estimate:
+    """Return a share with Wilson's score interval; None without trials.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    if n_trials == 0:
+        return _bare(None, 0, "nothing scored")
+    z = normal_quantile((1 + confidence) / 2)
+    share = n_success / n_trials
+    scale = 1 + z * z / n_trials
+    centre = (share + z * z / (2 * n_trials)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n_trials + z * z / (4 * n_trials * n_trials))
+    return replace(_bare(share, n_trials, "wilson"), low=max(0.0, centre - half), high=min(1.0, centre + half))
+
+
+def _bare(value: float | None, n_tasks: int, method: str) -> Estimate:
+    none = Coverage(n_scored=n_tasks, n_ungraded=0, n_fail_closed=0, n_total=n_tasks)
+    return Estimate(value=value, low=None, high=None, n_tasks=n_tasks, n_attempts=n_tasks, method=method, coverage=none)
