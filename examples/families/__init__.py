@@ -1,0 +1,42 @@
+"""The families of example tasks, in order of name."""
+
+from examples.families import (
+    append_line,
+    copy_file,
+    count_lines,
+    cut_column,
+    delete_lines,
+    join_files,
+    make_directory,
+    pick_line,
+    print_number,
+    rename_file,
+    replace_word,
+    reverse_lines,
+    sort_lines,
+    sum_numbers,
+    symlink,
+    uppercase,
+    write_word,
+)
+from examples.spec import Family
+
+FAMILIES: tuple[Family, ...] = (
+    append_line.FAMILY,
+    copy_file.FAMILY,
+    count_lines.FAMILY,
+    cut_column.FAMILY,
+    delete_lines.FAMILY,
+    join_files.FAMILY,
+    make_directory.FAMILY,
+    pick_line.FAMILY,
+    print_number.FAMILY,
+    rename_file.FAMILY,
+    replace_word.FAMILY,
+    reverse_lines.FAMILY,
+    sort_lines.FAMILY,
+    sum_numbers.FAMILY,
+    symlink.FAMILY,
+    uppercase.FAMILY,
+    write_word.FAMILY,
+)
