@@ -149,6 +149,10 @@ class Family(Protocol):
         """Return prompt ids that end where the assistant starts."""
         ...
 
+    def assistant_turn(self, message: ChatMessage) -> tuple[int, ...]:
+        """Return the ids with which the model writes this turn, its stop id included: supervised targets."""
+        ...
+
     def parse(self, sampled_ids: Sequence[int]) -> ParsedTurn:
         """Read a sampled turn. Never raises on what a model wrote."""
         ...
@@ -474,6 +478,10 @@ class Evidence(Protocol):
 
     async def append(self, interaction: Interaction) -> None:
         """Stage with fsync (group commit)."""
+        ...
+
+    async def staged(self, trial_id: str) -> tuple[Interaction, ...]:
+        """Return the interactions of a trial that is not published yet, in order."""
         ...
 
     async def publish(self, trial_id: str) -> EvidenceRef:

@@ -1,0 +1,83 @@
+"""Supervised training of a small model on masked targets."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from adapters.trainers.demonstration_examples import Example, batches_of
+from domain.errors import TrainerError
+
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.01
+CLIP_NORM = 1.0
+WARMUP_SHARE = 0.05
+LAST_RATE_SHARE = 0.05
+
+
+def train(
+    model: nn.Module,
+    examples: Sequence[Example],
+    *,
+    batch: int,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    on_step: Callable[[int], None],
+) -> list[float]:
+    """Train with AdamW, linear warm-up and cosine decay; returns the mean loss per sampled token of each step.
+
+    Raises:
+        TrainerError: a loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, foreach=True
+    )
+    losses: list[float] = []
+    model.train()
+    for step, rows in enumerate(batches_of([len(each.input_ids) for each in examples], batch, steps, seed)):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * rate(step, steps)
+        loss = _loss(model, [examples[row] for row in rows])
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise TrainerError(f"supervised step {step}: the loss is {losses[-1]}", hint="lower the learning rate")
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        on_step(step + 1)
+    model.eval()
+    return losses
+
+
+def rate(step: int, steps: int) -> float:
+    """Return the factor of the learning rate at a step: warm-up, then half a cosine."""
+    warmup = max(1, round(steps * WARMUP_SHARE))
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _loss(model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
+    """Return the mean cross-entropy of masked targets.
+
+    Rows are padded on the right: under a causal mask no real position sees padding, so no mask is needed.
+    """
+    inputs = torch.from_numpy(_padded([each.input_ids for each in examples]))
+    targets = torch.from_numpy(_padded([each.target_ids for each in examples]))
+    mask = torch.from_numpy(_padded([each.mask for each in examples]))
+    hidden = model.get_submodule("model")(input_ids=inputs, use_cache=False).last_hidden_state
+    logits = model.get_submodule("lm_head")(hidden[mask])
+    return nn.functional.cross_entropy(logits, targets[mask])
+
+
+def _padded(rows: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
+    padded = np.zeros((len(rows), max(map(len, rows))), dtype=rows[0].dtype)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded
