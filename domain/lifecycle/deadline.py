@@ -1,7 +1,7 @@
-"""Deadlines through the Clock port."""
+"""Structured waiting: deadlines through the Clock port, and groups of work that end together."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from domain.ports import Clock
@@ -26,3 +26,15 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, T]) -> 
         if not task.done():
             task.cancel()
         await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+async def all_or_cancel(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all; when one raises, cancel the others, wait for their clean-up, and raise it."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

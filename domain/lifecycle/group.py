@@ -1,0 +1,236 @@
+"""One sampling group through a unit: attempts, assessments, eligibility, datums, contribution.
+
+Groups are independent: each moves on as soon as its own attempts have ended, while others still sample.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from domain.ledger_ports import Transaction
+from domain.lifecycle.deadline import all_or_cancel
+from domain.lifecycle.schedule import attempt_seed
+from domain.lifecycle.trial import TAMPERED, Attempt, TrialContext, run_trial
+from domain.maths.packing import check_datums, pack
+from domain.maths.qualification import qualify
+from domain.ports import Contribution, ContributionResult, DatumTables, Trainer, Verifier
+from domain.records.assessment import Assessment, AssessmentOutcome, Datum, QualifiedGroup
+from domain.records.manifest import GroupDatums
+from domain.records.profile import Optimisation
+from domain.records.task import ObjectRef, Task
+from domain.records.trial import AttemptKey, Interaction, TrialOutcome, TrialRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupContext:
+    """What all groups of a unit share."""
+
+    trial: TrialContext
+    verifier: Verifier | None
+    """None: unscored."""
+    datum_tables: DatumTables
+    trainer: Trainer
+    optimisation: Optimisation | None
+    """None: no learning."""
+    slots: asyncio.Semaphore
+    may_sample: bool
+    note: Callable[[str], None]
+    """Called with ``trial`` or ``group`` as each one is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group as scheduled, with what an earlier run of the unit already settled."""
+
+    unit: str
+    index: int
+    task: Task
+    archive: bytes
+    n_attempts: int
+    trials: dict[int, TrialRecord]
+    """Counting records by attempt."""
+    assessments: dict[str, Assessment]
+    """Settled assessments by trial."""
+    n_failures: dict[int, int]
+    """Infrastructure failures by attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResult:
+    """What became of a group."""
+
+    trials: tuple[TrialRecord, ...]
+    assessments: tuple[Assessment, ...]
+    qualified: QualifiedGroup | None
+    datums: GroupDatums | None
+    contribution: ContributionResult | None
+
+
+async def run_group(context: GroupContext, group: Group) -> GroupResult:
+    """Bring a group to its end: nothing that is settled is done again."""
+    pairs = await all_or_cancel([_attempt(context, group, number) for number in range(group.n_attempts)])
+    trials = tuple(trial for trial, _ in pairs if trial is not None)
+    assessments = tuple(assessment for _, assessment in pairs if assessment is not None)
+    if context.verifier is None:
+        context.note("group")
+        return GroupResult(trials=trials, assessments=(), qualified=None, datums=None, contribution=None)
+    counting = [trial for trial in trials if trial.outcome is not TrialOutcome.INFRA_ERROR]
+    learns = context.optimisation is not None
+    interactions = await _interactions(context, counting) if learns else None
+    qualified = qualify(
+        unit=group.unit,
+        group=group.index,
+        task=group.task,
+        trials=counting,
+        assessments={assessment.trial_id: assessment for assessment in assessments},
+        interactions=interactions,
+        policy=context.trial.policy,
+        require_evidence=learns,
+    )
+    datums = None
+    if interactions is not None and qualified.has_signal:
+        datums = await asyncio.to_thread(_pack, context.datum_tables, qualified, interactions)
+    await _write(context.trial, lambda tx: tx.trials.add_group(context.trial.lease, qualified, datums and datums.table))
+    contribution = await _contribute(context, group, datums)
+    context.note("group")
+    return GroupResult(
+        trials=trials, assessments=assessments, qualified=qualified, datums=datums, contribution=contribution
+    )
+
+
+async def _attempt(context: GroupContext, group: Group, number: int) -> tuple[TrialRecord | None, Assessment | None]:
+    trial = group.trials.get(number)
+    if trial is None and not context.may_sample:
+        return None, None
+    async with context.slots:
+        if trial is None:
+            trial = await _sample(context, group, number)
+        assessment = group.assessments.get(trial.trial_id)
+        if context.verifier is not None and assessment is None:
+            assessment = await assess(context.verifier, group.task, trial, fence=context.trial.lease.fence)
+            if trial.outcome is not TrialOutcome.INFRA_ERROR:
+                await _write(context.trial, _assessed(context.trial, group.unit, trial, assessment))
+    context.note("trial")
+    return trial, assessment
+
+
+async def _sample(context: GroupContext, group: Group, number: int) -> TrialRecord:
+    """Run the attempt, replacing trials lost to infrastructure as often as the plan allows."""
+    plan = context.trial.plan
+    failures = group.n_failures.get(number, 0)
+    tries = 0
+    while True:
+        attempt = Attempt(
+            key=AttemptKey(unit=group.unit, group=group.index, attempt=number),
+            task=group.task,
+            archive=group.archive,
+            seed=attempt_seed(plan, group.unit, group.index, number),
+            n_infra_retries=failures,
+        )
+        trial = await run_trial(context.trial, attempt)
+        await _write(context.trial, _ended(context.trial, trial))
+        if trial.outcome is not TrialOutcome.INFRA_ERROR or tries >= plan.infra_retries:
+            return trial
+        tries += 1
+        failures += 1
+
+
+async def assess(verifier: Verifier, task: Task, trial: TrialRecord, *, fence: int) -> Assessment:
+    """Return the assessment of a trial, whatever its outcome. Source: facts/worlds section 5.2."""
+    if not trial.outcome.is_assessable():
+        return Assessment(
+            trial_id=trial.trial_id,
+            assessor=verifier.identity(task),
+            outcome=AssessmentOutcome.UNGRADED,
+            reason=f"{trial.outcome.value}: {trial.detail}",
+        )
+    if trial.detail.startswith(TAMPERED):
+        return Assessment(
+            trial_id=trial.trial_id,
+            assessor=verifier.identity(task),
+            outcome=AssessmentOutcome.SCORED,
+            panel={"reward": 0.0},
+            reward=0.0,
+            reason=trial.detail,
+            tampered=True,
+        )
+    return await verifier.assess(task, trial, fence=fence)
+
+
+def _pack(tables: DatumTables, group: QualifiedGroup, interactions: dict[str, Sequence[Interaction]]) -> GroupDatums:
+    rows: list[Datum] = []
+    for member in group.members:
+        captured = interactions[member.trial_id]
+        packed = pack(captured, advantage=member.advantage, trial_id=member.trial_id, group=group.group)
+        check_datums(packed, captured)
+        rows += packed
+    return GroupDatums(
+        group=group.group,
+        table=tables.write(rows),
+        n_datums=len(rows),
+        n_trained_tokens=int(sum(float(row.mask.sum()) for row in rows)),
+    )
+
+
+async def _contribute(context: GroupContext, group: Group, datums: GroupDatums | None) -> ContributionResult | None:
+    if context.optimisation is None or datums is None:
+        return None
+    return await context.trainer.forward_backward(
+        context.trial.experiment_id, contribution_of(group.unit, datums.group, datums.table, context.optimisation)
+    )
+
+
+def contribution_of(unit: str, group: int, table: ObjectRef, optimisation: Optimisation) -> Contribution:
+    """Return the contribution of one group to its unit's update."""
+    return Contribution(update_id=unit, group=group, datums=table, objective=optimisation.objective)
+
+
+async def _interactions(context: GroupContext, trials: Sequence[TrialRecord]) -> dict[str, Sequence[Interaction]]:
+    found: dict[str, Sequence[Interaction]] = {}
+    for trial in trials:
+        if trial.evidence is not None and trial.evidence.n_interactions > 0:
+            found[trial.trial_id] = await context.trial.model.read(trial.evidence)
+    return found
+
+
+def _ended(context: TrialContext, trial: TrialRecord) -> Callable[[Transaction], None]:
+    def write(tx: Transaction) -> None:
+        tx.trials.add(context.lease, trial)
+        tx.events.append(
+            trial.experiment_id,
+            "trial.ended",
+            trial.ended_ms,
+            trial.key.unit,
+            {
+                "trial": trial.trial_id,
+                "attempt": str(trial.key),
+                "outcome": trial.outcome.value,
+                "detail": trial.detail,
+            },
+        )
+
+    return write
+
+
+def _assessed(
+    context: TrialContext, unit: str, trial: TrialRecord, assessment: Assessment
+) -> Callable[[Transaction], None]:
+    def write(tx: Transaction) -> None:
+        tx.trials.add_assessment(context.lease, assessment)
+        tx.events.append(
+            trial.experiment_id,
+            "assessment.made",
+            context.clock.now_ms(),
+            unit,
+            {"trial": trial.trial_id, "outcome": assessment.outcome.value, "reward": assessment.reward},
+        )
+
+    return write
+
+
+async def _write(context: TrialContext, work: Callable[[Transaction], None]) -> None:
+    def transaction() -> None:
+        with context.ledger.begin() as tx:
+            work(tx)
+
+    await asyncio.to_thread(transaction)
