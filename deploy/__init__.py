@@ -1,0 +1,1 @@
+"""What an installation runs beside the code: images, charts, migrations."""

@@ -1,0 +1,1 @@
+"""One module for each migration, in the order of their numbers."""
