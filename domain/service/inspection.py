@@ -1,0 +1,154 @@
+"""Inspection: what people and programs ask about experiments, trials and checkpoints."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from domain.errors import NotFoundError
+from domain.ledger_ports import Transaction
+from domain.records.assessment import Assessment, AssessmentOutcome
+from domain.records.experiment import Event, Experiment, Unit
+from domain.records.model import Checkpoint
+from domain.records.trial import Interaction, TrialRecord
+from domain.service.platform import Platform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentView:
+    """An experiment at a glance."""
+
+    experiment: Experiment
+    units: tuple[Unit, ...]
+    n_trials_planned: int
+    outcomes: Mapping[str, int]
+    """Counting trials by outcome."""
+    assessed: Mapping[str, int]
+    """Canonical assessments by outcome."""
+    mean_reward: float | None
+    """Plain mean over scored trials, for orientation; None when nothing is scored. Reports carry the interval."""
+    n_scored: int
+    checkpoints: tuple[Checkpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """Everything that is known of one trial."""
+
+    trial: TrialRecord
+    assessments: tuple[Assessment, ...]
+    interactions: tuple[Interaction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointLineage:
+    """From a checkpoint to what fed it and what used it."""
+
+    checkpoint: Checkpoint
+    trials: tuple[str, ...]
+    """Members of the groups that fed the step."""
+    n_trained_tokens: int
+    used_by: tuple[str, ...]
+    """Experiments whose policy it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialLineage:
+    """From a trial to what used it."""
+
+    trial: TrialRecord
+    assessments: tuple[Assessment, ...]
+    group: str | None
+    checkpoint: str | None
+    """The checkpoint whose step it fed, when it was a member of a group with signal."""
+
+
+def show(platform: Platform, experiment_id: str) -> ExperimentView:
+    """Return an experiment with its units and counts. Raises NotFoundError."""
+    with platform.ledger.snapshot() as tx:
+        experiment = tx.experiments.get(experiment_id)
+        units = tx.units.of(experiment_id)
+        trials = tx.trials.of_experiment(experiment_id)
+        assessments = [item for unit in units for item in tx.trials.assessments(unit.unit)]
+        checkpoints = tx.updates.checkpoints(experiment_id)
+        planned = _n_planned(tx, experiment)
+    rewards = [item.reward for item in assessments if item.reward is not None]
+    return ExperimentView(
+        experiment=experiment,
+        units=units,
+        n_trials_planned=planned,
+        outcomes=dict(Counter(trial.outcome.value for trial in trials)),
+        assessed=dict(Counter(item.outcome.value for item in assessments)),
+        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+        n_scored=sum(item.outcome is not AssessmentOutcome.UNGRADED for item in assessments),
+        checkpoints=checkpoints,
+    )
+
+
+def _n_planned(tx: Transaction, experiment: Experiment) -> int:
+    plan = experiment.spec.plan
+    if plan.batches:
+        return plan.batches * plan.groups_per_batch * plan.attempts
+    n_tasks = len(tx.catalog.task_set(experiment.spec.task_set)[0].tasks)
+    return (n_tasks if plan.tasks is None else min(plan.tasks, n_tasks)) * plan.attempts
+
+
+def events(platform: Platform, experiment_id: str, cursor: int = 0, limit: int = 500) -> tuple[Event, ...]:
+    """Return events after a cursor. Raises NotFoundError for an unknown experiment."""
+    with platform.ledger.snapshot() as tx:
+        tx.experiments.get(experiment_id)
+        return tx.events.after(experiment_id, cursor, limit)
+
+
+async def transcript(platform: Platform, trial_id: str) -> Transcript:
+    """Return a trial with its assessments and interactions. Raises NotFoundError."""
+    with platform.ledger.snapshot() as tx:
+        trial = tx.trials.get(trial_id)
+        assessments = tx.trials.assessments_of(trial_id)
+    interactions: tuple[Interaction, ...] = ()
+    if trial.evidence is not None and trial.evidence.n_interactions > 0:
+        interactions = await platform.model.read(trial.evidence)
+    return Transcript(trial=trial, assessments=assessments, interactions=interactions)
+
+
+def checkpoint_lineage(platform: Platform, checkpoint_id: str) -> CheckpointLineage:
+    """Return what fed a checkpoint and what used it. Raises NotFoundError."""
+    with platform.ledger.snapshot() as tx:
+        checkpoint = tx.updates.checkpoint(checkpoint_id)
+        groups = [group for group, table in tx.trials.groups(checkpoint.unit) if table is not None]
+        users = [
+            item.experiment_id
+            for item in tx.experiments.all(limit=10_000)
+            if item.spec.policy is not None and item.spec.policy.name == checkpoint.version.name
+        ]
+    members = [member for group in groups for member in group.members]
+    return CheckpointLineage(
+        checkpoint=checkpoint,
+        trials=tuple(member.trial_id for member in members),
+        n_trained_tokens=sum(member.n_sampled_tokens for member in members),
+        used_by=tuple(users),
+    )
+
+
+def trial_lineage(platform: Platform, trial_id: str) -> TrialLineage:
+    """Return what a trial fed. Raises NotFoundError."""
+    with platform.ledger.snapshot() as tx:
+        trial = tx.trials.get(trial_id)
+        assessments = tx.trials.assessments_of(trial_id)
+        groups = [(group, table) for group, table in tx.trials.groups(trial.key.unit) if group.group == trial.key.group]
+        made = [item for item in tx.updates.checkpoints(trial.experiment_id) if item.unit == trial.key.unit]
+    group, table = groups[0] if groups else (None, None)
+    member = group is not None and any(item.trial_id == trial_id for item in group.members)
+    fed = made[0].checkpoint_id if made and member and table is not None else None
+    return TrialLineage(trial=trial, assessments=assessments, group=group.group_id if group else None, checkpoint=fed)
+
+
+def find_trial(platform: Platform, text: str) -> str:
+    """Return the trial id for an id or an attempt key ``unit/g003/a1``. Raises NotFoundError."""
+    if "/" not in text:
+        return text
+    unit = text.partition("/")[0]
+    with platform.ledger.snapshot() as tx:
+        for trial in tx.trials.of_unit(unit):
+            if str(trial.key) == text:
+                return trial.trial_id
+    raise NotFoundError(f"no counting trial for attempt {text!r}", hint="synth run trials EXPERIMENT lists them")
