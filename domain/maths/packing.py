@@ -8,6 +8,7 @@ Source: facts/learning.md sections 1.3 and 1.4 (tinker_cookbook 0.6.1 rl/data_pr
 supervised/common.py: create_rightshifted_model_input_and_leftshifted_targets).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -118,24 +119,17 @@ def pack_trajectory(trajectory: TokenTrajectory, *, advantage: float, group: int
         DatumError: the arrays disagree in length, a value is not finite, or a row starts with a sampled token.
     """
     _refuse_inconsistent(trajectory, advantage)
-    lengths_2T = np.stack([trajectory.prompt_lengths, trajectory.sampled_lengths], axis=1)
-    n_turns = len(lengths_2T)
-    mask_P = np.repeat(np.tile(np.array([0, 1], dtype=np.float32), n_turns), lengths_2T.reshape(-1))
-    logprobs_P = np.zeros(len(mask_P), dtype=np.float32)
-    logprobs_P[mask_P > 0] = trajectory.logprobs
+    mask_P, logprobs_P = _spread(trajectory)
     advantages_P = mask_P * np.float32(advantage)
-    ends_T = np.cumsum(lengths_2T.sum(axis=1))
-    first_turns = np.flatnonzero(trajectory.starts).tolist()
+    every_turn_trains = bool(trajectory.sampled_lengths.all())
     rows: list[Datum] = []
-    for first, last in zip(first_turns, [*first_turns[1:], n_turns], strict=True):
-        trained = trajectory.sampled_lengths[first:last] > 0
-        if not trained.any():
-            continue
-        start, end = int(ends_T[first] - lengths_2T[first].sum()), int(ends_T[last - 1])
-        if mask_P[start] > 0:
-            name = trajectory.interactions[first]
-            raise DatumError(f"interaction {name}: no prompt, so nothing predicts its first sampled id")
+    for first, last, start, end in _trained_rows(trajectory):
         ids = trajectory.interactions[first:last]
+        if not every_turn_trains:
+            lengths = trajectory.sampled_lengths[first:last].tolist()
+            ids = tuple(name for name, length in zip(ids, lengths, strict=True) if length)
+        if trajectory.prompt_lengths[first] == 0 and trajectory.sampled_lengths[first] > 0:
+            raise DatumError(f"interaction {ids[0]}: no prompt, so nothing predicts its first sampled id")
         rows.append(
             Datum(
                 input_ids=trajectory.ids[start : end - 1],
@@ -145,10 +139,38 @@ def pack_trajectory(trajectory: TokenTrajectory, *, advantage: float, group: int
                 mask=mask_P[start + 1 : end],
                 trial_id=trajectory.trial_id,
                 group=group,
-                interactions=ids if trained.all() else tuple(np.array(ids, dtype=object)[trained].tolist()),
+                interactions=ids,
             )
         )
     return rows
+
+
+def _spread(trajectory: TokenTrajectory) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return mask and logprobs at every token, shape (P,) each."""
+    n_turns = len(trajectory.interactions)
+    lengths_2T = np.empty((n_turns, 2), dtype=np.int64)
+    lengths_2T[:, 0], lengths_2T[:, 1] = trajectory.prompt_lengths, trajectory.sampled_lengths
+    flags_2T = np.zeros((n_turns, 2), dtype=np.float32)
+    flags_2T[:, 1] = 1.0
+    mask_P = np.repeat(flags_2T.reshape(-1), lengths_2T.reshape(-1))
+    logprobs_P = np.zeros(len(mask_P), dtype=np.float32)
+    logprobs_P[mask_P.astype(np.bool_)] = trajectory.logprobs
+    return mask_P, logprobs_P
+
+
+def _trained_rows(trajectory: TokenTrajectory) -> list[tuple[int, int, int, int]]:
+    """Return (first turn, turn after the last, first token, token after the last) of rows with a sampled token."""
+    if not trajectory.interactions:
+        return []
+    firsts_R = np.flatnonzero(trajectory.starts)
+    n_sampled = np.add.reduceat(trajectory.sampled_lengths, firsts_R).tolist()
+    ends = [0, *np.cumsum(trajectory.prompt_lengths + trajectory.sampled_lengths).tolist()]
+    firsts = firsts_R.tolist()
+    return [
+        (first, last, ends[first], ends[last])
+        for first, last, n_tokens in zip(firsts, [*firsts[1:], len(ends) - 1], n_sampled, strict=True)
+        if n_tokens
+    ]
 
 
 def _refuse_inconsistent(trajectory: TokenTrajectory, advantage: float) -> None:
@@ -167,6 +189,43 @@ def _refuse_inconsistent(trajectory: TokenTrajectory, advantage: float) -> None:
         raise DatumError(f"{where}: {len(trajectory.ids)} ids of {trajectory.ids.dtype}, expected {n_ids} of int32")
     if not np.isfinite(trajectory.logprobs).all():
         raise DatumError(f"{where}: a logprob is not finite")
+
+
+def check_rows(datums: Sequence[Datum], trajectories: Sequence[TokenTrajectory]) -> None:
+    """Check all rows of a group against its agents' arrays: the fast form of :func:`check_datums`, for every batch.
+
+    The rows, put end to end, must be the trajectories less what trains nothing, mask and logprobs included.
+
+    Raises:
+        DatumError: naming the first row that differs.
+    """
+    remaining = iter(datums)
+    index = -1
+    for trajectory in trajectories:
+        ids = trajectory.ids
+        mask_P, logprobs_P = _spread(trajectory)
+        for _, _, start, end in _trained_rows(trajectory):
+            index += 1
+            datum = next(remaining, None)
+            if datum is None:
+                raise DatumError(f"{len(datums)} rows, but trial {trajectory.trial_id} has more")
+            if not (
+                _same(datum.input_ids, ids[start : end - 1])
+                and _same(datum.target_ids, ids[start + 1 : end])
+                and _same(datum.mask, mask_P[start + 1 : end])
+                and _same(datum.logprobs, logprobs_P[start + 1 : end])
+            ):
+                raise DatumError(f"row {index}, trial {datum.trial_id}: differs from what was seen and sampled")
+            inside = datum.advantages * datum.mask
+            if not _same(inside, datum.advantages) or not math.isfinite(float(inside @ datum.mask)):
+                raise DatumError(f"row {index}, trial {datum.trial_id}: an advantage outside the mask or not finite")
+    if next(remaining, None) is not None:
+        raise DatumError(f"{len(datums)} rows, expected {index + 1}")
+
+
+def _same(left: NDArray[np.generic], right: NDArray[np.generic]) -> bool:
+    """Compare bit for bit, without array temporaries of the size of a group."""
+    return left.dtype == right.dtype and left.tobytes() == right.tobytes()
 
 
 def check_datums(datums: Sequence[Datum], interactions: Sequence[Interaction]) -> None:

@@ -6,7 +6,7 @@ Source: facts/peers-and-statistics.md section D; Miller 2024, "Adding Error Bars
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -222,26 +222,28 @@ def pass_at_k_over_tasks(
     tasks: Sequence[TaskScores], k: int, *, success: float = 1.0, confidence: float = 0.95
 ) -> Estimate:
     """Return mean pass@k over tasks with at least k scored attempts; the others are counted in ``n_left_out``."""
-    return _over_tasks(tasks, [pass_at_k(task, k, success=success) for task in tasks], confidence)
+    return _over_tasks(tasks, lambda task: pass_at_k(task, k, success=success), success, confidence)
 
 
 def pass_hat_k_over_tasks(
     tasks: Sequence[TaskScores], k: int, *, success: float = 1.0, confidence: float = 0.95
 ) -> Estimate:
     """Return mean pass^k over tasks with at least k scored attempts; the others are counted in ``n_left_out``."""
-    return _over_tasks(tasks, [pass_hat_k(task, k, success=success) for task in tasks], confidence)
+    return _over_tasks(tasks, lambda task: pass_hat_k(task, k, success=success), success, confidence)
 
 
-def _over_tasks(tasks: Sequence[TaskScores], values: Sequence[float | None], confidence: float) -> Estimate:
-    inside = [(task, value) for task, value in zip(tasks, values, strict=True) if value is not None]
+def _over_tasks(
+    tasks: Sequence[TaskScores], measure: Callable[[TaskScores], float | None], success: float, confidence: float
+) -> Estimate:
+    inside = [(task, value) for task in tasks if (value := measure(task)) is not None]
     keys = [task.family or task.task for task, _ in inside]
-    defined = [value for _, value in inside]
+    values = [value for _, value in inside]
     if len(set(keys)) < len(keys):
-        estimate = clustered_estimate(defined, keys, confidence=confidence)
-    elif defined and (all(value == 0.0 for value in defined) or all(value == 1.0 for value in defined)):
-        estimate = wilson_estimate(round(sum(defined)), len(defined), confidence=confidence)
+        estimate = clustered_estimate(values, keys, confidence=confidence)
+    elif values and set(values) in ({0.0}, {1.0}):
+        estimate = wilson_estimate(round(sum(values)), len(values), confidence=confidence)
     else:
-        estimate = t_estimate(defined, confidence=confidence)
+        estimate = t_estimate(values, confidence=confidence)
     return replace(
         estimate,
         low=None if estimate.low is None else max(0.0, estimate.low),
@@ -249,7 +251,17 @@ def _over_tasks(tasks: Sequence[TaskScores], values: Sequence[float | None], con
         n_attempts=sum(len(task.scores) for task, _ in inside),
         coverage=coverage_of(tasks),
         n_left_out=len(tasks) - len(inside),
+        errors_as_zero=_filled_measure(tasks, measure, success - 1.0),
+        errors_as_best=_filled_measure(tasks, measure, success),
     )
+
+
+def _filled_measure(
+    tasks: Sequence[TaskScores], measure: Callable[[TaskScores], float | None], fill: float
+) -> float | None:
+    filled = [measure(replace(task, scores=(*task.scores, *(fill,) * task.n_ungraded))) for task in tasks]
+    defined = [value for value in filled if value is not None]
+    return math.fsum(defined) / len(defined) if defined else None
 
 
 def t_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
@@ -275,6 +287,7 @@ def clustered_estimate(
     Args:
         values: one per task, shape (T,).
         clusters: key of each task's cluster; no interval below two clusters.
+        confidence: of the interval, two-sided.
 
     Raises:
         ConfigurationError: a task has no cluster key.
