@@ -150,6 +150,7 @@ def _launch(experiment: Experiment, unit: Unit) -> UnitLaunch:
             "assessor": spec.assessor,
             "policy": unit.policy.name if unit.policy else None,
             "spec": experiment.spec_digest,
+            "source": spec.source,
         },
     )
 
