@@ -18,6 +18,9 @@ BASH = ToolSpec(
     },
 )
 
+MALFORMED = "Bad call. Call bash with a command."
+"""What the model is told when its turn holds no call that can be read."""
+
 OUTPUT_LIMIT_CHARACTERS = 400
 """Longer command output is cut in the middle before the model sees it."""
 

@@ -1,0 +1,270 @@
+"""A small native agent: one bash tool over Anthropic Messages. Runs inside a box; python3 and its library alone.
+
+Usage: python3 -S -E -I mini_agent.py CONFIG.json [INSTRUCTION]
+
+Without INSTRUCTION, it is read from the file that the configuration names, else from standard input. The model's
+address and token come from ANTHROPIC_BASE_URL and ANTHROPIC_AUTH_TOKEN. The last line of standard output is a JSON
+summary. Exit codes: 0 the model finished, 2 the model or this program failed, 3 out of turns.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False  # ``typing`` takes milliseconds to import
+if TYPE_CHECKING:
+    from typing import Any, TextIO
+
+FINISHED, FAILED, OUT_OF_TURNS = 0, 2, 3
+KEPT_BYTES = 1_000_000
+OK = 200
+RETRIED = (408, 429, 500, 502, 503, 504, 529)
+KILLED = 124
+"""Exit code of a command past its time, as coreutils' timeout gives it."""
+
+
+class ModelError(Exception):
+    """The model could not be asked."""
+
+
+class Model:
+    """One HTTP/1.1 request per call over TCP: importing an HTTP library costs more than the call."""
+
+    def __init__(self, base_url: str, token: str, timeout_s: float, retry_s: float) -> None:
+        scheme, _, rest = base_url.partition("://")
+        address, _, prefix = rest.partition("/")
+        if scheme != "http":
+            raise ModelError("ANTHROPIC_BASE_URL must start with http://")
+        host, _, port = address.partition(":")
+        self.host, self.port = host, int(port or 80)
+        self.path = ("/" + prefix).rstrip("/") + "/v1/messages"
+        self.token, self.timeout_s, self.retry_s = token, timeout_s, retry_s
+
+    def ask(self, body: "dict[str, Any]") -> "dict[str, Any]":
+        """Return the message; connection loss and passing faults are tried again for a while."""
+        data = json.dumps(body).encode()
+        deadline = time.monotonic() + self.retry_s
+        delay = 0.2
+        while True:
+            try:
+                status, answer = self.post(data)
+            except (OSError, ValueError) as error:
+                status, answer = RETRIED[0], f"{type(error).__name__}: {error}".encode()
+            if status == OK:
+                return json.loads(answer)
+            if status not in RETRIED or time.monotonic() + delay > deadline:
+                raise ModelError(f"status {status}: {answer[:500].decode(errors='replace')}")
+            time.sleep(delay)
+            delay = min(delay * 2, 5.0)
+
+    def post(self, data: bytes) -> "tuple[int, bytes]":
+        """Send one request and return status and body."""
+        head = (
+            f"POST {self.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
+            "anthropic-version: 2023-06-01\r\ncontent-type: application/json\r\nUser-Agent: synth-mini\r\n"
+            f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        with socket.create_connection((self.host, self.port), timeout=self.timeout_s) as connection:
+            connection.sendall(head.encode() + data)
+            received = bytearray()
+            while chunk := connection.recv(65536):
+                received += chunk
+        return read_response(bytes(received))
+
+
+def read_response(data: bytes) -> "tuple[int, bytes]":
+    """Return status and body of a whole HTTP/1.1 response."""
+    head, separator, body = data.partition(b"\r\n\r\n")
+    if not separator:
+        raise ValueError("the connection closed before an answer")
+    lines = head.decode("latin-1").split("\r\n")
+    headers: "dict[str, str]" = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        body = unchunk(body)
+    elif len(body) < int(headers.get("content-length", len(body))):
+        raise ValueError("the connection closed inside an answer")
+    return int(lines[0].split(" ", 2)[1]), body
+
+
+def unchunk(data: bytes) -> bytes:
+    """Return the content of a chunked body."""
+    content = bytearray()
+    while True:
+        size_line, separator, data = data.partition(b"\r\n")
+        if not separator:
+            raise ValueError("the connection closed inside an answer")
+        size = int(size_line.split(b";")[0], 16)
+        if size == 0:
+            return bytes(content)
+        if len(data) < size + 2:
+            raise ValueError("the connection closed inside an answer")
+        content += data[:size]
+        data = data[size + 2 :]
+
+
+def run_command(command: str, timeout_s: float, environment: "dict[str, str]") -> "tuple[int, str]":
+    """Return exit code and output of a shell command; past its time its whole process group is killed."""
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    process = subprocess.Popen(
+        [shell, "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+    kept, ended = read_output(process, time.monotonic() + timeout_s)
+    if not ended:
+        # The shell is not reaped yet, so its group exists.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kept += f"\ntime-out after {timeout_s:g} s".encode()
+        return KILLED, kept.decode(errors="replace")
+    code = process.returncode
+    return (128 - code if code < 0 else code), kept.decode(errors="replace")
+
+
+def read_output(process: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytearray, bool]":
+    """Read until the shell has ended; what it left running in the background may keep the pipe open."""
+    pipe = process.stdout
+    if pipe is None:
+        raise ValueError("the output is not piped")
+    os.set_blocking(pipe.fileno(), False)
+    kept = bytearray()
+    open_pipe = True
+    while True:
+        ended = process.poll() is not None
+        while open_pipe:
+            try:
+                chunk = os.read(pipe.fileno(), 65536)
+            except BlockingIOError:
+                break
+            open_pipe = bool(chunk)
+            kept += chunk[: max(0, KEPT_BYTES - len(kept))]
+            if time.monotonic() > deadline:
+                break
+        left = deadline - time.monotonic()
+        if ended or left <= 0:
+            pipe.close()
+            return kept, ended
+        if open_pipe:
+            select.select([pipe], [], [], min(left, 0.05))
+        else:
+            time.sleep(min(left, 0.005))
+
+
+def tool_result(exit_code: int, output: str, limit: int) -> str:
+    """Say what the model is told; the same text as ``domain.lifecycle.mini_dialogue.tool_result``."""
+    text = output.strip()
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n...\n{text[-half:]}"
+    if exit_code:
+        text = f"{text}\nexit {exit_code}".strip()
+    return text or "ok"
+
+
+class Agent:
+    """The loop: ask, run what was asked for, tell, until an answer has no tool call."""
+
+    def __init__(self, config: "dict[str, Any]", model: Model, trajectory: "TextIO") -> None:
+        self.config, self.model, self.trajectory = config, model, trajectory
+        self.messages: "list[dict[str, Any]]" = []
+        self.totals = {"turns": 0, "commands": 0, "malformed": 0, "input_tokens": 0, "output_tokens": 0}
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("ANTHROPIC_")}
+
+    def add(self, role: str, content: "Any") -> None:
+        """Append a message and log it."""
+        self.messages.append({"role": role, "content": content})
+        self.trajectory.write(json.dumps(self.messages[-1], ensure_ascii=False) + "\n")
+        self.trajectory.flush()
+
+    def run(self, instruction: str) -> int:
+        """Return the exit code."""
+        self.add("user", instruction.strip())
+        while self.totals["turns"] < self.config["max_turns"]:
+            if self.turn():
+                return FINISHED
+        return OUT_OF_TURNS
+
+    def turn(self) -> bool:
+        """Take one turn; says whether it was the last."""
+        reply = self.model.ask(
+            {
+                "model": self.config["model"],
+                "max_tokens": self.config["max_tokens"],
+                "system": self.config["system"],
+                "tools": [self.config["tool"]],
+                "messages": self.messages,
+            }
+        )
+        self.totals["turns"] += 1
+        for name in ("input_tokens", "output_tokens"):
+            self.totals[name] += reply["usage"][name]
+        if reply["content"]:
+            self.add("assistant", reply["content"])
+        calls = [block for block in reply["content"] if block["type"] == "tool_use"]
+        if calls:
+            self.add("user", [self.result(call) for call in calls])
+        elif reply["stop_reason"] in ("tool_use", "max_tokens"):
+            self.totals["malformed"] += 1
+            self.add("user", self.config["malformed"])
+        else:
+            return True
+        return False
+
+    def result(self, call: "dict[str, Any]") -> "dict[str, Any]":
+        """Run one call and return its result block."""
+        arguments: "Any" = call["input"]
+        command: "Any" = arguments.get("command") if hasattr(arguments, "get") else None
+        if call["name"] != self.config["tool"]["name"] or not isinstance(command, str):
+            self.totals["malformed"] += 1
+            text = self.config["malformed"]
+            return {"type": "tool_result", "tool_use_id": call["id"], "content": text, "is_error": True}
+        self.totals["commands"] += 1
+        code, output = run_command(command, self.config["command_timeout_s"], self.environment)
+        text = tool_result(code, output, self.config["output_limit"])
+        return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+
+
+def read_instruction(config: "dict[str, Any]", arguments: "list[str]") -> str:
+    """Return what to do, from wherever it was put."""
+    if arguments:
+        return arguments[0]
+    if config["instruction_file"]:
+        with open(config["instruction_file"], encoding="utf-8") as file:
+            return file.read()
+    return sys.stdin.read()
+
+
+def main(arguments: "list[str]") -> int:
+    """Run the agent; returns the exit code."""
+    with open(arguments[0], encoding="utf-8") as file:
+        config = json.load(file)
+    instruction = read_instruction(config, arguments[1:])
+    os.makedirs(config["logs"], exist_ok=True)
+    with open(os.path.join(config["logs"], "trajectory.jsonl"), "w", encoding="utf-8") as trajectory:
+        base_url, token = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_AUTH_TOKEN"]
+        agent = Agent(config, Model(base_url, token, config["model_timeout_s"], config["retry_s"]), trajectory)
+        try:
+            code, reason = agent.run(instruction), ""
+        except (ModelError, KeyError, TypeError, ValueError) as error:
+            code, reason = FAILED, f"{type(error).__name__}: {error}"
+    if code == OUT_OF_TURNS:
+        reason = "out of turns"
+    if reason:
+        print(reason, file=sys.stderr)
+    print(json.dumps({"exit_code": code, "error": reason, **agent.totals}))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,396 @@
+"""Model calls: whose token, which prompt, one sample, recorded before it is delivered."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from adapters.servers.conversation import Conversation, Prompt, Turn
+from adapters.servers.delivery import message_of
+from adapters.servers.wire import WireRequest
+from domain.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    ContextOverflowError,
+    SamplerError,
+    SynthError,
+    boundary,
+)
+from domain.ledger_ports import Ledger
+from domain.ports import Clock, Evidence, Family, Sampler, SampleRequest, SampleResult
+from domain.records.chat import ParsedTurn
+from domain.records.experiment import TokenScope
+from domain.records.model import PolicyVersion
+from domain.records.trial import Interaction
+
+T = TypeVar("T")
+CALLS_AT_ONCE = 16
+"""Of one trial; more are told to come back."""
+_TRIALS_IN_MEMORY = 2000
+"""Conversations beyond this are read from the journal again when they go on."""
+
+
+class BusyError(SamplerError):
+    """Too many calls of one trial at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A recorded message and the turn it belongs to."""
+
+    message: Mapping[str, Any]
+    turn: Turn
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A call under way."""
+
+    task: asyncio.Task[Answer]
+    abandoned: bool = False
+    """Its harness went away before the answer; a retry takes it over instead of sampling again."""
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Live state of one trial."""
+
+    conversations: dict[str, Conversation] = field(default_factory=dict[str, Conversation])
+    calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
+    tasks: set[asyncio.Task[Answer]] = field(default_factory=set[asyncio.Task[Answer]])
+    n_recorded: int = 0
+    faults: dict[str, str] = field(default_factory=dict[str, str])
+    """Agent -> why its last call failed through no fault of its own."""
+    closed: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a number is given and the call is written, so that numbers have no holes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What one generation needs."""
+
+    scope: TokenScope
+    agent: str
+    request: WireRequest
+    prompt: Prompt
+    family: Family
+    trial: _Trial
+    conversation: Conversation
+    n_call: int
+
+
+class CallDesk:
+    """Takes requests of harnesses to recorded answers. Lives in one event loop."""
+
+    def __init__(
+        self, *, sampler: Sampler, family_of: Callable[[str], Family], evidence: Evidence, ledger: Ledger, clock: Clock
+    ) -> None:
+        """Wire the desk.
+
+        Args:
+            sampler: generates.
+            family_of: policy version name -> its native format; may block.
+            evidence: the journal.
+            ledger: token scopes and policy versions; asked through a thread.
+            clock: time and ids.
+        """
+        self._sampler = sampler
+        self._family_of = family_of
+        self._evidence = evidence
+        self._ledger = ledger
+        self._clock = clock
+        self._families: dict[str, Family] = {}
+        self._trials: dict[str, _Trial] = {}
+        self._loading = asyncio.Lock()
+        # One thread: tokenizers of one process must not run in two at once.
+        self._renderer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("n_calls", "n_answered", "n_failed", "n_redelivered", "n_prompt_tokens", "n_sampled_tokens"), 0
+        )
+
+    @property
+    def n_in_flight(self) -> int:
+        """Calls under way."""
+        return sum(len(trial.tasks) for trial in self._trials.values())
+
+    async def scope(self, secret: str) -> TokenScope:
+        """Return what a token may do now.
+
+        Raises:
+            AuthorizationError: it is unknown, expired or revoked.
+        """
+        key = hashlib.sha256(secret.encode()).hexdigest()
+
+        def look_up() -> TokenScope | None:
+            with self._ledger.snapshot() as tx:
+                return tx.tokens.scope(key, self._clock.now_ms())
+
+        scope = await asyncio.to_thread(look_up) if secret else None
+        if scope is None:
+            raise AuthorizationError("this token is unknown, expired or revoked")
+        return scope
+
+    async def begin(self, scope: TokenScope, agent: str, request: WireRequest) -> Call:
+        """Check a request, and start its generation or return the one that it repeats.
+
+        Raises:
+            ConfigurationError: the model is not the token's.
+            ContextOverflowError: the prompt is too long.
+            AuthorizationError: the trial has ended.
+            BusyError: the trial has too many calls under way.
+            SynthError: the policy version cannot be served.
+        """
+        self._check_model(scope, request)
+        trial = await self._trial(scope)
+        conversation = trial.conversations.setdefault(agent, Conversation())
+        context = await self._in_renderer(lambda: conversation.context(request))
+        repeated = self._repeated(trial, conversation, agent, context)
+        if repeated is not None:
+            return repeated
+        if len(trial.tasks) >= CALLS_AT_ONCE:
+            raise BusyError(f"{len(trial.tasks)} calls of this trial are under way")
+        try:
+            family = await self._family(scope.policy)
+            prompt = await self._in_renderer(lambda: conversation.plan(request, family))
+        except SynthError as error:
+            trial.faults[agent] = str(error)
+            raise
+        self._check_length(len(prompt.ids))
+        if trial.closed:
+            raise AuthorizationError("this trial has ended")
+        conversation.n_calls += 1
+        job = _Job(
+            scope=scope,
+            agent=agent,
+            request=request,
+            prompt=prompt,
+            family=family,
+            trial=trial,
+            conversation=conversation,
+            n_call=conversation.n_calls - 1,
+        )
+        return self._start(job)
+
+    async def count(self, scope: TokenScope, agent: str, request: WireRequest) -> int:
+        """Return how many tokens the prompt of this request has.
+
+        Raises:
+            ConfigurationError: the model is not the token's.
+        """
+        self._check_model(scope, request)
+        trial = await self._trial(scope)
+        conversation = trial.conversations.get(agent, Conversation())
+        family = await self._family(scope.policy)
+        prompt = await self._in_renderer(lambda: conversation.plan(request, family))
+        return len(prompt.ids)
+
+    async def close_trial(self, trial_id: str, *, wait_s: float = 30.0) -> str:
+        """Take no more calls of a trial and let those under way be recorded; after ``wait_s`` they are dropped.
+
+        Returns:
+            Why the model could not answer the last call of an agent, if the platform was the reason; else "".
+        """
+        trial = self._trials.get(trial_id)
+        if trial is None:
+            return ""
+        trial.closed = True
+        if trial.tasks:
+            _, late = await asyncio.wait(set(trial.tasks), timeout=wait_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        return next(iter(trial.faults.values()), "")
+
+    def forget_trial(self, trial_id: str) -> None:
+        """Drop a published trial."""
+        self._trials.pop(trial_id, None)
+
+    async def drain(self, *, wait_s: float) -> None:
+        """Let all calls end, at most ``wait_s``."""
+        tasks = {task for trial in self._trials.values() for task in trial.tasks}
+        if tasks:
+            await asyncio.wait(tasks, timeout=wait_s)
+        self._renderer.shutdown(wait=False)
+
+    @staticmethod
+    def _check_model(scope: TokenScope, request: WireRequest) -> None:
+        if request.model != scope.model:
+            raise ConfigurationError(f"model: {request.model!r} is not served here", hint=f"ask for {scope.model!r}")
+
+    def _check_length(self, n_prompt: int) -> None:
+        limit = self._sampler.context_tokens - 1
+        if n_prompt > limit:
+            raise ContextOverflowError(f"prompt is too long: {n_prompt} tokens > {limit} maximum")
+
+    @staticmethod
+    def _repeated(trial: _Trial, conversation: Conversation, agent: str, context: str) -> Call | None:
+        """Return the call that this request repeats because its answer never arrived."""
+        running = trial.calls.get((agent, context))
+        if running is not None and running.abandoned:
+            running.abandoned = False
+            return running
+        turn = conversation.by_context.get(context)
+        if turn is None or turn.delivered or turn.n_end != len(turn.segment.ids):
+            return None
+        answer: asyncio.Task[Answer] = asyncio.create_task(_ready(Answer(message=turn.message, turn=turn)))
+        return Call(task=answer)
+
+    def _start(self, job: _Job) -> Call:
+        call = Call(task=asyncio.create_task(self._answer(job)))
+        key = (job.agent, job.prompt.context)
+        job.trial.calls[key] = call
+        job.trial.tasks.add(call.task)
+        self.counters["n_calls"] += 1
+
+        def ended(task: asyncio.Task[Answer]) -> None:
+            job.trial.tasks.discard(task)
+            if job.trial.calls.get(key) is call:
+                del job.trial.calls[key]
+            if task.cancelled() or task.exception() is not None:
+                self.counters["n_failed"] += 1
+
+        call.task.add_done_callback(ended)
+        return call
+
+    async def _answer(self, job: _Job) -> Answer:
+        try:
+            answer = await self._sample_and_record(job)
+        except SynthError as error:
+            job.trial.faults[job.agent] = f"{type(error).__name__}: {error}"
+            raise
+        job.trial.faults.pop(job.agent, None)
+        return answer
+
+    async def _sample_and_record(self, job: _Job) -> Answer:
+        started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
+        seed = call_seed(job.scope.seed, job.agent, job.n_call)
+        room = self._sampler.context_tokens - len(job.prompt.ids)
+        with boundary(SamplerError, f"sampling {job.scope.policy}"):
+            result = await self._sampler.sample(
+                SampleRequest(
+                    version=job.scope.policy,
+                    prompt_ids=job.prompt.ids,
+                    max_tokens=min(job.request.max_tokens, job.scope.max_tokens, room),
+                    temperature=job.scope.temperature,
+                    stop_ids=job.family.stop_ids,
+                    seed=seed,
+                )
+            )
+        _check_result(result, job.scope.policy)
+        parsed = await self._in_renderer(lambda: job.family.parse(result.sampled_ids))
+        message = self._message(job, result, parsed)
+        async with job.trial.lock:
+            interaction = Interaction(
+                interaction_id=self._clock.new_id(),
+                trial_id=job.scope.trial_id,
+                sequence=job.trial.n_recorded,
+                agent=job.agent,
+                segment=job.conversation.next_segment(job.prompt.base),
+                purpose=job.request.purpose,
+                sampler_version=result.version,
+                prompt_ids=job.prompt.ids,
+                sampled_ids=result.sampled_ids,
+                logprobs=result.logprobs,
+                stop_reason=result.stop_reason,
+                temperature=job.scope.temperature,
+                seed=seed,
+                request=_recorded_request(job),
+                response=message,
+                started_ms=started_ms,
+                duration_s=round(self._clock.monotonic_s() - started_s, 6),
+            )
+            await self._evidence.append(interaction)
+            job.trial.n_recorded += 1
+            turn = job.conversation.add(interaction, parsed, job.prompt.context)
+        self.counters["n_answered"] += 1
+        self.counters["n_prompt_tokens"] += len(job.prompt.ids)
+        self.counters["n_sampled_tokens"] += len(result.sampled_ids)
+        return Answer(message=message, turn=turn)
+
+    def _message(self, job: _Job, result: SampleResult, parsed: ParsedTurn) -> dict[str, Any]:
+        return message_of(
+            parsed,
+            model=job.request.model,
+            stop_reason=result.stop_reason,
+            n_prompt=len(job.prompt.ids),
+            n_sampled=len(result.sampled_ids),
+            with_thinking=job.request.wants_thinking,
+            new_id=self._clock.new_id,
+        )
+
+    async def _trial(self, scope: TokenScope) -> _Trial:
+        """Return live state, rebuilt from the journal after a restart."""
+        known = self._trials.get(scope.trial_id)
+        if known is not None:
+            return known
+        family = await self._family(scope.policy)
+        staged = await self._evidence.staged(scope.trial_id)
+        fresh = _Trial(n_recorded=len(staged))
+
+        def restore() -> None:
+            for interaction in staged:
+                fresh.conversations.setdefault(interaction.agent, Conversation()).restore(interaction, family)
+
+        await self._in_renderer(restore)
+        trial = self._trials.setdefault(scope.trial_id, fresh)
+        self._evict()
+        return trial
+
+    def _evict(self) -> None:
+        idle = (name for name, trial in self._trials.items() if not trial.tasks)
+        while len(self._trials) > _TRIALS_IN_MEMORY and (name := next(idle, None)) is not None:
+            del self._trials[name]
+            idle = (name for name, trial in self._trials.items() if not trial.tasks)
+
+    async def _family(self, version: str) -> Family:
+        """Return the version's format, and have the sampler load the version when it does not serve it yet."""
+        async with self._loading:
+            if version not in self._sampler.versions():
+
+                def look_up() -> PolicyVersion:
+                    with self._ledger.snapshot() as tx:
+                        return tx.updates.policy(version)
+
+                await self._sampler.load(await asyncio.to_thread(look_up))
+            family = self._families.get(version)
+            if family is None:
+                family = await asyncio.to_thread(self._family_of, version)
+                self._families[version] = family
+        return family
+
+    async def _in_renderer(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._renderer, work)
+
+
+def call_seed(seed: int, agent: str, n_call: int) -> int:
+    """Return the seed of an agent's n-th call: 63 bits of SHA-256 over the trial's seed, the agent and the number."""
+    digest = hashlib.sha256(f"{seed}/{agent}/{n_call}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _recorded_request(job: _Job) -> dict[str, Any]:
+    """Return what this call added to the conversation; a whole conversation where a segment starts."""
+    added = job.request.messages[job.prompt.n_known :]
+    body: dict[str, Any] = {
+        "messages": [message.plain() for message in added],
+        "context": job.prompt.context,
+        "max_tokens": job.request.max_tokens,
+    }
+    if job.prompt.base is None:
+        body["system"] = job.request.system
+        body["tools"] = [tool.name for tool in job.request.tools]
+    return body
+
+
+def _check_result(result: SampleResult, version: str) -> None:
+    if result.version != version:
+        raise SamplerError(f"asked for {version}, sampled by {result.version}")
+    if len(result.logprobs) != len(result.sampled_ids) or not result.sampled_ids:
+        raise SamplerError(f"{version}: {len(result.sampled_ids)} ids with {len(result.logprobs)} logprobs")
+
+
+async def _ready(answer: Answer) -> Answer:
+    return answer

@@ -1,0 +1,173 @@
+"""The model proxy: Anthropic Messages for native harnesses. Generates fully, records, then delivers.
+
+Source: facts/proxy.md sections 0, 1.1, 1.2 and 1.5.
+"""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from adapters.servers.calls import Answer, BusyError, Call, CallDesk
+from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
+from adapters.servers.wire import read_request
+from domain.errors import ConfigurationError, SamplerError, SynthError
+from domain.records.experiment import TokenScope
+
+PING_S = 5.0
+"""Between pings while the model works; a harness gives up after its idle limit otherwise."""
+BODY_LIMIT_BYTES = 64_000_000
+_AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_proxy(desk: CallDesk, *, ping_s: float = PING_S) -> Starlette:
+    """Return the ASGI application.
+
+    Args:
+        desk: takes calls to recorded answers.
+        ping_s: seconds between pings of a stream.
+    """
+    proxy = _Proxy(desk, ping_s)
+    return Starlette(
+        routes=[
+            Route("/", _alive, methods=["GET", "HEAD"]),
+            Route("/v1/messages", _guarded(proxy.messages), methods=["POST"]),
+            Route("/v1/messages/count_tokens", _guarded(proxy.count_tokens), methods=["POST"]),
+            Route("/v1/models", _guarded(proxy.models), methods=["GET"]),
+        ]
+    )
+
+
+class _Proxy:
+    def __init__(self, desk: CallDesk, ping_s: float) -> None:
+        self._desk = desk
+        self._ping_s = ping_s
+
+    async def messages(self, request: Request) -> Response:
+        """Answer ``POST /v1/messages``."""
+        scope = await self._scope(request)
+        body = read_request(await _body(request))
+        call = await self._desk.begin(scope, _agent(request), body)
+        if body.stream:
+            events = self._events(call)
+            return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        answer = await _unless_gone(request, call)
+        if answer is None:
+            return Response(status_code=499)
+        return JSONResponse(answer.message, background=BackgroundTask(_mark_delivered, request, answer))
+
+    async def count_tokens(self, request: Request) -> Response:
+        """Answer ``POST /v1/messages/count_tokens``."""
+        scope = await self._scope(request)
+        body = read_request(await _body(request))
+        return JSONResponse({"input_tokens": await self._desk.count(scope, _agent(request), body)})
+
+    async def models(self, request: Request) -> Response:
+        """Answer ``GET /v1/models`` with the one model of the token."""
+        scope = await self._scope(request)
+        created = "1970-01-01T00:00:00Z"
+        model = {"type": "model", "id": scope.model, "display_name": scope.model, "created_at": created}
+        return JSONResponse({"data": [model], "has_more": False, "first_id": scope.model, "last_id": scope.model})
+
+    async def _scope(self, request: Request) -> TokenScope:
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            secret = request.headers.get("x-api-key", "")
+        return await self._desk.scope(secret.strip())
+
+    async def _events(self, call: Call) -> AsyncIterator[bytes]:
+        """Yield a ping at once and while the model works, then the whole message."""
+        complete = False
+        try:
+            yield PING
+            while not call.task.done():
+                done, _ = await asyncio.wait({call.task}, timeout=self._ping_s)
+                if not done:
+                    yield PING
+            try:
+                answer = _result(call)
+            except SynthError as error:
+                complete = True
+                yield error_event(error)
+                return
+            for event in events_of(answer.message):
+                yield event
+            answer.turn.delivered = complete = True
+        finally:
+            call.abandoned = not complete
+
+
+def _result(call: Call) -> Answer:
+    if call.task.cancelled():
+        raise SamplerError("the call was ended")
+    return call.task.result()
+
+
+async def _unless_gone(request: Request, call: Call) -> Answer | None:
+    """Wait for the answer; None when the harness went away first. The call itself goes on and is recorded."""
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({call.task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if call.task.done():
+            return _result(call)
+        call.abandoned = True
+        return None
+    finally:
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _mark_delivered(request: Request, answer: Answer) -> None:
+    if not await request.is_disconnected():
+        answer.turn.delivered = True
+
+
+async def _body(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > BODY_LIMIT_BYTES:
+            raise ConfigurationError(f"body: more than {BODY_LIMIT_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _agent(request: Request) -> str:
+    """Return who calls: a delegated agent names itself. Source: facts/proxy.md section 1.2."""
+    agent = request.headers.get("x-claude-code-agent-id", "main")
+    if not _AGENT.match(agent):
+        raise ConfigurationError("x-claude-code-agent-id: letters, digits and _.:- only, 64 at most")
+    return agent
+
+
+async def _alive(_: Request) -> Response:
+    return Response()
+
+
+def _guarded(handler: Handler) -> Handler:
+    """Turn our errors into Anthropic's."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except BusyError as error:
+            return JSONResponse(error_body("rate_limit_error", str(error)), 429, headers={"retry-after": "1"})
+        except SynthError as error:
+            status, body = error_of(error)
+            return JSONResponse(body, status)
+
+    return guarded

@@ -1,0 +1,239 @@
+"""Anthropic Messages on the wire: tolerant reading, normal form, and the way into our own chat records.
+
+Source: facts/proxy.md sections 1.3 to 1.6; field names as in the ``anthropic`` SDK's ``types/message_create_params``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from domain.errors import ConfigurationError
+from domain.records.canonical import digest_of
+from domain.records.chat import ChatMessage, ParsedTurn, ToolCall, ToolSpec
+from domain.records.trial import Purpose
+
+Block = dict[str, Any]
+"""One content block as it came, without ``cache_control``."""
+_BILLING = "x-anthropic-billing-header:"
+_COMPACTION = "CRITICAL: Respond with TEXT ONLY"
+"""How the last user block of a compaction request starts. Source: facts/proxy.md section 1.7."""
+_IGNORED = frozenset({"cache_control", "citations"})
+
+
+class _Tolerant(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Block(_Tolerant):
+    type: str
+
+
+class _Message(_Tolerant):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[_Block]
+
+
+class _Tool(_Tolerant):
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] | None = None
+
+
+class _Body(_Tolerant):
+    model: str
+    messages: list[_Message] = Field(min_length=1)
+    system: str | list[_Block] | None = None
+    tools: list[_Tool] = Field(default_factory=list[_Tool])
+    max_tokens: int = Field(default=1, ge=1)
+    stream: bool = False
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireMessage:
+    """A message in normal form: a string is one text block, and nothing that moves between requests is left."""
+
+    role: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def text(self) -> str:
+        """The text blocks, one after the other."""
+        return "\n".join(str(block.get("text", "")) for block in self.blocks if block["type"] == "text")
+
+    @property
+    def tool_ids(self) -> tuple[str, ...]:
+        """Ids of the tool calls in this message."""
+        return tuple(str(block.get("id", "")) for block in self.blocks if block["type"] == "tool_use")
+
+    def plain(self) -> dict[str, Any]:
+        """Return the wire form, for transcripts."""
+        return {"role": self.role, "content": list(self.blocks)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireRequest:
+    """One request of a harness."""
+
+    model: str
+    messages: tuple[WireMessage, ...]
+    system: str
+    tools: tuple[ToolSpec, ...]
+    max_tokens: int
+    stream: bool
+    wants_thinking: bool
+    purpose: Purpose
+
+    @property
+    def preamble(self) -> str:
+        """Digest of what stands before the messages."""
+        return digest_of({"system": self.system, "tools": self.tools})
+
+
+def read_request(data: bytes) -> WireRequest:
+    """Read a body of ``/v1/messages`` or ``/v1/messages/count_tokens``; unknown fields are fine.
+
+    Raises:
+        ConfigurationError: naming the field that is wrong.
+    """
+    try:
+        body = _Body.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise ConfigurationError(f"{where}: {first['msg']}") from None
+    messages = tuple(_message(message) for message in body.messages)
+    if messages[-1].role == "assistant":
+        raise ConfigurationError("messages: the last message may not be the assistant's: prefill is not supported")
+    return WireRequest(
+        model=body.model,
+        messages=messages,
+        system=_system(body.system),
+        tools=tuple(
+            ToolSpec(name=tool.name, description=tool.description, schema=tool.input_schema)
+            for tool in body.tools
+            if tool.input_schema is not None
+        ),
+        max_tokens=body.max_tokens,
+        stream=body.stream,
+        wants_thinking=(body.thinking or {}).get("type") in {"enabled", "adaptive"},
+        purpose=_purpose(body, messages),
+    )
+
+
+def chat_messages(request: WireRequest, turns: Mapping[int, ParsedTurn], *, start: int = 0) -> tuple[ChatMessage, ...]:
+    """Return the conversation from message ``start`` on; 0 includes the system prompt.
+
+    Args:
+        request: the request.
+        turns: index of an assistant message -> the turn as it was sampled, which stands for what was echoed.
+        start: index of the first message.
+    """
+    calls = {
+        str(block.get("id", "")): (number, str(block.get("name", "")))
+        for number, block in enumerate(
+            block for message in request.messages for block in message.blocks if block["type"] == "tool_use"
+        )
+    }
+    found: list[ChatMessage] = []
+    if start == 0 and request.system:
+        found.append(ChatMessage(role="system", content=request.system))
+    for index in range(start, len(request.messages)):
+        message = request.messages[index]
+        if message.role == "assistant":
+            found.append(_assistant(message, turns.get(index)))
+        elif message.role == "system":
+            found.append(ChatMessage(role="system", content=message.text))
+        else:
+            found.extend(_user(message, calls))
+    return tuple(found)
+
+
+def _assistant(message: WireMessage, turn: ParsedTurn | None) -> ChatMessage:
+    if turn is not None:
+        return ChatMessage(role="assistant", content=turn.text, tool_calls=turn.tool_calls)
+    calls = tuple(
+        ToolCall(
+            name=str(block.get("name", "")),
+            arguments=block["input"] if isinstance(block.get("input"), dict) else None,
+            raw=json.dumps(block.get("input"), ensure_ascii=False),
+        )
+        for block in message.blocks
+        if block["type"] == "tool_use"
+    )
+    return ChatMessage(role="assistant", content=message.text, tool_calls=calls)
+
+
+def _user(message: WireMessage, calls: Mapping[str, tuple[int, str]]) -> Iterator[ChatMessage]:
+    """Yield tool results in the order of their calls, then the text.
+
+    A harness sends results in the order of completion, which varies. Source: facts/proxy.md section 1.6.
+    """
+    results = [block for block in message.blocks if block["type"] == "tool_result"]
+    unknown = (len(calls), None)
+    for block in sorted(results, key=lambda item: calls.get(str(item.get("tool_use_id", "")), unknown)[0]):
+        call_id = str(block.get("tool_use_id", ""))
+        yield ChatMessage(
+            role="tool",
+            content=_content_text(block.get("content", "")),
+            tool_name=calls.get(call_id, unknown)[1],
+            tool_call_id=call_id,
+        )
+    others = [block for block in message.blocks if block["type"] != "tool_result"]
+    if others or not results:
+        yield ChatMessage(role="user", content=_content_text(others))
+
+
+def _content_text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, (list, tuple)):
+        return ""
+    blocks = cast("Sequence[Block]", content)
+    return "\n".join(
+        str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')} omitted]"
+        for block in blocks
+    )
+
+
+def _message(message: _Message) -> WireMessage:
+    if isinstance(message.content, str):
+        return WireMessage(role=message.role, blocks=({"type": "text", "text": message.content},))
+    return WireMessage(role=message.role, blocks=tuple(_block(block) for block in message.content))
+
+
+def _block(block: _Block) -> Block:
+    body = {"type": block.type, **(block.model_extra or {})}
+    return {key: _without_marks(value) for key, value in body.items() if key not in _IGNORED}
+
+
+def _without_marks(value: object) -> Any:
+    """Drop cache marks from blocks nested in a tool result; tool input is left as it is."""
+    if not isinstance(value, list):
+        return value
+    return [
+        {key: inner for key, inner in cast("Block", item).items() if key not in _IGNORED}
+        if isinstance(item, dict)
+        else item
+        for item in cast("list[object]", value)
+    ]
+
+
+def _system(system: str | list[_Block] | None) -> str:
+    if system is None or isinstance(system, str):
+        return system or ""
+    texts = [str((block.model_extra or {}).get("text", "")) for block in system if block.type == "text"]
+    return "\n\n".join(text for text in texts if not text.startswith(_BILLING))
+
+
+def _purpose(body: _Body, messages: tuple[WireMessage, ...]) -> Purpose:
+    """Tell actions of an agent from a harness's own errands: titles, inner web searches, compaction."""
+    titled = not body.tools and "format" in (body.output_config or {})
+    searches = bool(body.tools) and all(tool.input_schema is None for tool in body.tools)
+    last = messages[-1].blocks[-1:] if messages[-1].role == "user" else ()
+    compacts = any(str(block.get("text", "")).startswith(_COMPACTION) for block in last)
+    return Purpose.OTHER if titled or searches or compacts else Purpose.AGENT
