@@ -1,0 +1,156 @@
+"""Settings: where state lives and how much of the machine is used. Values only; wiring reads the environment."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from domain.errors import ConfigurationError
+
+FIRST_EPHEMERAL_PORT = 32768
+"""Listening ports lie below: a client socket may hold any port from here. Source: Linux, ip_local_port_range."""
+_LONGEST_SOCKET_DIRECTORY = 85
+"""Bytes left of the 107 of a Unix socket's path for the names below it. Source: Linux unix(7), sun_path."""
+_UI_HOST = "127.0.0.1"
+_UI_PORT = 3000
+_MAX_CONCURRENT_RUNS = 2
+_MODEL_THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that may differ between two installations."""
+
+    home: Path
+    """State directory, absolute."""
+    ledger_url: str
+    ui_host: str = _UI_HOST
+    """Dagster has no authentication: whoever reaches it runs code."""
+    ui_port: int = _UI_PORT
+    proxy_port: int = 0
+    """TCP port of the model proxy; 0: ``synth up`` takes a free one below the ephemeral range."""
+    max_concurrent_runs: int = _MAX_CONCURRENT_RUNS
+    """Units that run at once."""
+    model_threads: int = _MODEL_THREADS
+    """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
+
+    @property
+    def store(self) -> Path:
+        """The object store."""
+        return self.home / "store"
+
+    @property
+    def journal(self) -> Path:
+        """The evidence journal of the model process."""
+        return self.home / "journal"
+
+    @property
+    def boxes(self) -> Path:
+        """Where local boxes live."""
+        return self.home / "boxes"
+
+    @property
+    def dagster(self) -> Path:
+        """DAGSTER_HOME of ``synth up``."""
+        return self.home / "dagster"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the processes of ``synth up``."""
+        return self.home / "logs"
+
+    @property
+    def run(self) -> Path:
+        """What is true only while processes live."""
+        return self.home / "run"
+
+    @property
+    def benchmarks(self) -> Path:
+        """Recurring benchmarks: a JSON list."""
+        return self.home / "benchmarks.json"
+
+    @property
+    def sockets(self) -> Path:
+        """Directory of Unix sockets: ``run`` below home, or a private short one when that path is too long."""
+        if len(os.fsencode(self.run)) <= _LONGEST_SOCKET_DIRECTORY:
+            return self.run
+        name = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"synth-{os.getuid()}-{name}"
+
+    @property
+    def proxy_socket(self) -> Path:
+        """Where boxes reach the model proxy."""
+        return self.sockets / "proxy.sock"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where runs reach the model process."""
+        return self.sockets / "control.sock"
+
+    @property
+    def code_socket(self) -> Path:
+        """Where Dagster reaches the code server."""
+        return self.sockets / "code.sock"
+
+    def make_directories(self) -> None:
+        """Create what must exist; the directory of sockets is this user's alone.
+
+        Raises:
+            ConfigurationError: a directory cannot be made, or the one for sockets is somebody else's.
+        """
+        try:
+            for directory in (self.home, self.run, self.sockets):
+                directory.mkdir(parents=True, exist_ok=True)
+            if self.sockets.stat().st_uid != os.getuid():
+                raise ConfigurationError(f"{self.sockets} belongs to another user", hint="remove it")
+            self.sockets.chmod(0o700)
+        except OSError as error:
+            raise ConfigurationError(
+                f"SYNTH_HOME: {error.filename}: {error.strerror}", hint="name a directory that this user may write"
+            ) from error
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Return the settings that an environment describes; .env.example lists the variables.
+
+    Raises:
+        ConfigurationError: naming the variable.
+    """
+    home = Path(environment.get("SYNTH_HOME") or ".synth").expanduser().absolute()
+    return Settings(
+        home=home,
+        ledger_url=environment.get("SYNTH_LEDGER_URL") or f"sqlite:///{home / 'ledger.db'}",
+        ui_host=environment.get("SYNTH_UI_HOST") or _UI_HOST,
+        ui_port=_port(environment, "SYNTH_UI_PORT", _UI_PORT),
+        proxy_port=_port(environment, "SYNTH_PROXY_PORT", 0),
+        max_concurrent_runs=_whole(environment, "SYNTH_MAX_CONCURRENT_RUNS", _MAX_CONCURRENT_RUNS, 1, 64),
+        model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
+    )
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the variables from which a child process reads the same settings."""
+    return {
+        "SYNTH_HOME": str(settings.home),
+        "SYNTH_LEDGER_URL": settings.ledger_url,
+        "SYNTH_UI_HOST": settings.ui_host,
+        "SYNTH_UI_PORT": str(settings.ui_port),
+        "SYNTH_PROXY_PORT": str(settings.proxy_port),
+        "SYNTH_MAX_CONCURRENT_RUNS": str(settings.max_concurrent_runs),
+        "SYNTH_MODEL_THREADS": str(settings.model_threads),
+    }
+
+
+def _port(environment: Mapping[str, str], name: str, default: int) -> int:
+    return _whole(environment, name, default, 0, FIRST_EPHEMERAL_PORT - 1)
+
+
+def _whole(environment: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise ConfigurationError(f"{name}: {text!r} is no whole number from {low} to {high}")
+    return int(text)

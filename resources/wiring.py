@@ -1,0 +1,217 @@
+"""Wiring: settings in, adapters out. The one place that reads the environment; imports no Dagster.
+
+What is heavy (torch, Arrow) is imported when it is first used, so that looking at an experiment costs no model library.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from adapters.benchmarks.harbor import HarborTaskSource
+from adapters.clock import SystemClock
+from adapters.engines.mini import MiniEngine
+from adapters.engines.nop import NopEngine
+from adapters.engines.oracle import OracleEngine
+from adapters.ledgers.migrate import upgrade
+from adapters.ledgers.sql import SqlLedger
+from adapters.model_client import HttpModelService, HttpTrainer
+from adapters.sandboxes.local import LocalSandbox
+from adapters.sandboxes.memory import MemorySandbox
+from adapters.stores.directory import DirectoryStore
+from adapters.stores.records import StoredRecords
+from adapters.verifiers.script import ScriptVerifier
+from domain.errors import ConfigurationError
+from domain.ledger_ports import Ledger
+from domain.ports import DatumTables, Engine, Family, PolicyMaker, Progress, Sandbox, Store
+from domain.records.assessment import Datum
+from domain.records.chat import Demonstration, ToolSpec
+from domain.records.model import BasePolicy, PolicyRecipe
+from domain.records.task import ObjectRef
+from domain.service.platform import Platform
+from resources.settings import Settings, read_settings
+
+
+def settings_from_environment(home: Path | str | None = None) -> Settings:
+    """Return this process's settings.
+
+    Args:
+        home: state directory that replaces SYNTH_HOME; its ledger follows unless SYNTH_LEDGER_URL names another.
+
+    Raises:
+        ConfigurationError: naming the variable.
+    """
+    variables = dict(os.environ)  # noqa: TID251 - settings enter the program here and nowhere else
+    if home:
+        variables["SYNTH_HOME"] = str(home)
+    return read_settings(variables)
+
+
+@cache
+def connect(settings: Settings) -> Platform:
+    """Return the platform for a worker, a command or the graph; the ledger is brought up to date first.
+
+    Raises:
+        ConfigurationError: a directory or URL cannot be used.
+        LedgerError: the ledger cannot be opened or migrated.
+    """
+    settings.make_directories()
+    upgrade(settings.ledger_url)
+    clock = SystemClock()
+    store = DirectoryStore(settings.store)
+    sandboxes: dict[str, Sandbox] = {
+        "local": LocalSandbox(settings.boxes, settings.proxy_socket),
+        "memory": MemorySandbox(),
+    }
+    engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine())
+    return Platform(
+        clock=clock,
+        ledger=SqlLedger(settings.ledger_url),
+        store=store,
+        records=StoredRecords(store),
+        datum_tables=_LazyDatumTables(store),
+        tasks=HarborTaskSource(),
+        engines={engine.name: engine for engine in engines},
+        sandboxes=sandboxes,
+        verifiers={name: ScriptVerifier(sandbox, store, clock) for name, sandbox in sandboxes.items()},
+        model=HttpModelService(settings.control_socket, store, clock),
+        trainer=HttpTrainer(settings.control_socket, clock),
+        policies=_LazyPolicyMaker(store),
+    )
+
+
+def family_of_tokenizer(tokenizer_json: bytes) -> Family:
+    """Return the native format over the bytes of a ``tokenizer.json``."""
+    from adapters.families.qwen3 import Qwen3Family
+
+    return Qwen3Family.from_json(tokenizer_json)
+
+
+def family_of_base(base: BasePolicy, store: Store) -> Family:
+    """Return a base policy's native format.
+
+    Raises:
+        ConfigurationError: no such family.
+    """
+    from adapters.families.qwen3 import Qwen3Family
+
+    families = {"qwen3": Qwen3Family}
+    if base.family not in families:
+        raise ConfigurationError(
+            f"base policy {base.name!r}: family: no family {base.family!r}", hint=f"known: {', '.join(families)}"
+        )
+    return families[base.family].from_base(base, store)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bases:
+    """What the model process asks about base policies."""
+
+    ledger: Ledger
+    store: Store
+
+    def by_digest(self, digest: str) -> BasePolicy:
+        """Return a base policy. Raises NotFoundError."""
+        with self.ledger.snapshot() as tx:
+            return tx.catalog.base_policy(digest)
+
+    def family_of(self, policy: str) -> Family:
+        """Return the native format of a served policy version. Raises NotFoundError."""
+        with self.ledger.snapshot() as tx:
+            base = tx.catalog.base_policy(tx.updates.policy(policy).base)
+        return family_of_base(base, self.store)
+
+
+async def run_model_process(settings: Settings, on_ready: Callable[[int], None]) -> None:
+    """Serve sampler, trainer and proxy until SIGTERM. It needs no base policy: versions are loaded when asked for.
+
+    Args:
+        settings: where.
+        on_ready: called with the proxy's TCP port.
+
+    Raises:
+        ConfigurationError: an address cannot be used.
+        ConflictError: another model process lives here.
+        EvidenceError: the journal cannot be opened.
+    """
+    from adapters.evidence import JournalEvidence
+    from adapters.samplers.transformers import TransformersSampler
+    from adapters.servers.calls import CallDesk
+    from adapters.servers.control import create_control
+    from adapters.servers.model_process import Endpoints, serve
+    from adapters.servers.proxy import create_proxy
+    from adapters.stores.arrow import ArrowDatumTables
+    from adapters.trainers.peft import PeftTrainer
+
+    platform = connect(settings)
+    bases = Bases(ledger=platform.ledger, store=platform.store)
+    evidence = JournalEvidence(settings.journal, platform.store)
+    sampler = TransformersSampler(platform.store, bases.by_digest, threads=settings.model_threads)
+    desk = CallDesk(
+        sampler=sampler, family_of=bases.family_of, evidence=evidence, ledger=platform.ledger, clock=platform.clock
+    )
+    trainer = PeftTrainer(platform.store, ArrowDatumTables(platform.store), settings.home / "trainer", bases.by_digest)
+
+    async def stop() -> None:
+        sampler.close()
+        await evidence.close()
+
+    await serve(
+        Endpoints(
+            proxy_socket=settings.proxy_socket,
+            control_socket=settings.control_socket,
+            port=settings.proxy_port,
+            port_file=settings.run / "proxy.port",
+        ),
+        proxy=create_proxy(desk),
+        control=create_control(
+            desk=desk, sampler=sampler, evidence=evidence, trainer=trainer, counters=evidence.counters
+        ),
+        on_ready=on_ready,
+        on_stop=stop,
+    )
+
+
+class _LazyDatumTables:
+    """Datum tables that import Arrow when first used."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _tables(self) -> DatumTables:
+        from adapters.stores.arrow import ArrowDatumTables
+
+        return ArrowDatumTables(self._store)
+
+    def write(self, datums: Sequence[Datum]) -> ObjectRef:
+        """Keep rows in order."""
+        return self._tables.write(datums)
+
+    def read(self, ref: ObjectRef) -> tuple[Datum, ...]:
+        """Return the rows."""
+        return self._tables.read(ref)
+
+
+class _LazyPolicyMaker:
+    """A policy maker that imports torch when it has to make one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def _maker(self) -> PolicyMaker:
+        from adapters.trainers.base_policy import DemonstrationPolicyMaker
+
+        return DemonstrationPolicyMaker(self._store, family_of_tokenizer)
+
+    def make(
+        self,
+        recipe: PolicyRecipe,
+        demonstrations: Sequence[Demonstration],
+        tools: Sequence[ToolSpec],
+        progress: Progress,
+    ) -> BasePolicy:
+        """Train tokenizer and model."""
+        return self._maker.make(recipe, demonstrations, tools, progress)
