@@ -1,0 +1,45 @@
+# Two commands, each doing all of its own set-up: `make demo` and `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+INSTALLED := $(VENV)/.installed
+# Options of `synth demo`, for example: make demo ARGS="--seed 1 --batches 5"
+ARGS ?=
+# Options of pytest, for example: make test PYTEST_ARGS="tests/domain -k statistics"
+PYTEST_ARGS ?=
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+help: ## show this help
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/'
+
+$(INSTALLED): requirements.lock pyproject.toml deploy/setup.sh
+	deploy/setup.sh python "$(PYTHON)"
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+install: $(INSTALLED) ## make the virtual environment with the pinned packages
+
+demo: $(INSTALLED) ## the main job: base policy, evaluation, training, evaluation, report
+	deploy/setup.sh demo
+	$(BIN)/synth demo $(ARGS)
+
+lint: $(INSTALLED) ## ruff, import-linter, pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+test: lint ## everything that CI checks: lint and pytest
+	deploy/setup.sh test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+clean: ## remove the virtual environment and caches; state in SYNTH_HOME stays
+	rm -rf $(VENV) build *.egg-info .ruff_cache .hypothesis

@@ -1,0 +1,138 @@
+"""``synth task-set``, ``synth profile`` and ``synth policy``: publish and list immutable versions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import options, terminal
+from cli.connection import platform
+
+task_sets = typer.Typer(no_args_is_help=True, help="Publish and list task sets.")
+profiles = typer.Typer(no_args_is_help=True, help="Publish and list agent profiles.")
+policies = typer.Typer(no_args_is_help=True, help="Make and list base policies.")
+
+Reference = Annotated[str, typer.Argument(metavar="TEAM/NAME@vN", help="The version to publish; it never changes.")]
+
+
+@task_sets.command(
+    "publish", epilog=options.example("synth task-set publish examples/generated/practice team/practice@v1")
+)
+def publish_task_set(
+    directory: Annotated[Path, typer.Argument(help="One task, or a directory of tasks, in Harbor's format.")],
+    reference: Reference,
+    *,
+    host_runnable: Annotated[
+        bool,
+        typer.Option("--host-runnable", help="Declare that boxes without the tasks' images may run them."),
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Check, pin and publish tasks as an immutable task set.
+
+    JSON: {schema_version, reference, tasks, digest}.
+    """
+    from domain.records.names import parse_reference
+    from domain.service.publish import publish_task_set as publish
+
+    found = publish(
+        platform(), parse_reference(reference, field="reference"), str(directory), host_runnable=host_runnable
+    )
+    if as_json:
+        terminal.emit(found)
+    else:
+        terminal.say(f"Published [bold]{found.reference}[/]: {len(found.tasks)} tasks, digest {found.digest[:12]}")
+
+
+@task_sets.command("list", epilog=options.example("synth task-set list"))
+def list_task_sets(*, as_json: options.Json = False) -> None:
+    """List published task sets, oldest first. JSON: {task_sets}."""
+    with platform().ledger.snapshot() as tx:
+        found = [tx.catalog.task_set(reference)[0] for reference in tx.catalog.task_sets()]
+    if as_json:
+        terminal.emit({"task_sets": found})
+        return
+    terminal.show_table(
+        ("task set", "tasks", "families", "digest"),
+        [
+            (str(item.reference), str(len(item.tasks)), str(len({entry.family for entry in item.tasks})), item.digest)
+            for item in found
+        ],
+        right=frozenset({"tasks", "families"}),
+    )
+
+
+@profiles.command("publish", epilog=options.example("synth profile publish @agent.json team/agent@v1"))
+def publish_profile(
+    profile: Annotated[str, typer.Argument(metavar="@FILE", help="The profile document.")],
+    reference: Reference,
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Check and publish a profile under an immutable version. JSON: {reference, digest, profile}."""
+    from cli import submission
+    from domain.errors import ConfigurationError
+    from domain.records.names import parse_reference
+    from domain.service.publish import publish_profile as publish
+
+    document = submission.actor(profile)
+    if isinstance(document, str):
+        raise ConfigurationError(f"{profile!r} is not a file", hint="write @FILE, for example @agent.json")
+    parsed = parse_reference(reference, field="reference")
+    digest = publish(platform(), document, parsed)
+    if as_json:
+        terminal.emit({"reference": str(parsed), "digest": digest, "profile": document})
+    else:
+        terminal.say(f"Published [bold]{parsed}[/]: engine {document.engine}, digest {digest[:12]}")
+
+
+@profiles.command("list", epilog=options.example("synth profile list"))
+def list_profiles(*, as_json: options.Json = False) -> None:
+    """List published profiles, oldest first. JSON: {profiles: [{reference, digest, profile}]}."""
+    with platform().ledger.snapshot() as tx:
+        found = [(reference, digest, tx.catalog.profile(digest)) for reference, digest in tx.catalog.profiles()]
+    if as_json:
+        rows = [{"reference": reference, "digest": digest, "profile": profile} for reference, digest, profile in found]
+        terminal.emit({"profiles": rows})
+        return
+    terminal.show_table(
+        ("profile", "engine", "model", "digest"),
+        [(reference, profile.engine, profile.model or "–", digest) for reference, digest, profile in found],
+    )
+
+
+@policies.command("make", epilog=options.example("synth policy make @examples/base-policy.json"))
+def make_policy(
+    recipe: Annotated[str, typer.Argument(metavar="@FILE", help="The recipe: sizes, steps, seed, demonstrations.")],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Make a base policy from demonstrations; a recipe that was made before returns at once. JSON: the policy."""
+    from cli.base_policy import make
+
+    with terminal.bars(shown=not as_json) as progress:
+        found = make(platform(), recipe, progress)
+    if as_json:
+        terminal.emit(found)
+    else:
+        terminal.say(
+            f"Base policy [bold]base:{found.name}[/]: {found.n_parameters:,} parameters, digest {found.digest[:12]}"
+        )
+
+
+@policies.command("list", epilog=options.example("synth policy list"))
+def list_policies(*, as_json: options.Json = False) -> None:
+    """List base policies, oldest first. JSON: {policies}."""
+    with platform().ledger.snapshot() as tx:
+        found = tx.catalog.base_policies()
+    if as_json:
+        terminal.emit({"policies": found})
+        return
+    terminal.show_table(
+        ("model", "family", "parameters", "context", "digest"),
+        [
+            (f"base:{item.name}", item.family, f"{item.n_parameters:,}", str(item.context_tokens), item.digest)
+            for item in found
+        ],
+        right=frozenset({"parameters", "context"}),
+    )

@@ -1,0 +1,22 @@
+"""The platform a command talks to, opened when it is needed."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from domain.service.platform import Platform
+    from resources.settings import Settings
+
+
+def settings() -> "Settings":
+    """Return the settings of this process's environment."""
+    from resources.settings import read_settings
+
+    return read_settings(os.environ)  # noqa: TID251 - the process entry point
+
+
+def platform() -> "Platform":
+    """Return the platform of ``SYNTH_HOME``; its directory and ledger are made at first use."""
+    from resources.wiring import connect
+
+    return connect(settings())

@@ -1,0 +1,47 @@
+"""The ``synth`` command: a client of the same use cases that Dagster calls.
+
+Exit codes: 0 done; 1 the work failed; 2 the request is wrong (document, name, identity, option); 130 interrupted.
+Heavy libraries are imported by the command that needs them, so that ``synth --help`` answers at once.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from cli import catalog, run, terminal, train
+from domain.errors import SynthError
+
+app = typer.Typer(
+    name="synth",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Start here: `synth demo`. State lives in SYNTH_HOME (default: ~/.synth).",
+)
+app.add_typer(run.app, name="run")
+app.add_typer(train.app, name="train")
+app.add_typer(catalog.task_sets, name="task-set")
+app.add_typer(catalog.profiles, name="profile")
+app.add_typer(catalog.policies, name="policy")
+
+
+@app.callback()
+def synth() -> None:
+    """Run, evaluate and train tool-using agents."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what Synth raises becomes a message with a hint, no traceback."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=given, prog_name="synth")
+    except SynthError as error:
+        return terminal.show_error(error, as_json="--json" in given)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else terminal.EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""``synth run``: start, follow, read and end experiments."""
+
+from typing import Annotated
+
+import typer
+
+from cli import options, run_control, run_trials, terminal, views
+from cli.connection import platform
+from cli.waiting import answer
+
+app = typer.Typer(no_args_is_help=True, help="Start, follow, read and end experiments.")
+
+
+@app.command(
+    epilog=options.example(
+        "synth run start --dataset team/evaluation@v1 --actor @agent.json --plan @eval-plan.json",
+        "synth run start --dataset team/evaluation@v1 --actor @agent.json --plan @eval-plan.json --unscored --wait",
+    )
+)
+def start(
+    dataset: options.Dataset,
+    actor: options.Actor,
+    plan: options.PlanFile,
+    *,
+    model: options.Model = None,
+    unscored: Annotated[bool, typer.Option("--unscored", help="Only do the work; assess nothing.")] = False,
+    wait: options.Wait = False,
+    idempotency_key: options.IdempotencyKey = None,
+    as_json: options.Json = False,
+) -> None:
+    """Submit an evaluation, or an unscored run, and return its durable id.
+
+    JSON: {experiment, created}; with --wait the shape of `run show`.
+    """
+    from cli.submission import submit
+    from domain.records.experiment import ExperimentKind
+
+    opened = platform()
+    found = submit(
+        opened,
+        ExperimentKind.UNSCORED if unscored else ExperimentKind.EVALUATION,
+        dataset=dataset,
+        actor_text=actor,
+        plan_text=plan,
+        model=model,
+        idempotency_key=idempotency_key,
+    )
+    answer(opened, found, wait=wait, as_json=as_json)
+
+
+@app.command("list", epilog=options.example("synth run list --limit 20"))
+def list_runs(limit: options.Limit = 50, *, as_json: options.Json = False) -> None:
+    """List experiments, newest first. JSON: {experiments}."""
+    with platform().ledger.snapshot() as tx:
+        found = tx.experiments.all(limit)
+    if as_json:
+        terminal.emit({"experiments": found})
+    else:
+        views.experiments(found)
+
+
+@app.command(epilog=options.example("synth run show evl-01k..."))
+def show(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
+    """Show an experiment: state, units, counts, checkpoints.
+
+    JSON: {experiment, units, n_trials_planned, outcomes, assessed, mean_reward, n_scored, checkpoints}.
+    """
+    from domain.service import inspection
+
+    view = inspection.show(platform(), experiment)
+    if as_json:
+        terminal.emit(view)
+    else:
+        views.experiment(view)
+
+
+@app.command(
+    epilog=options.example("synth run events evl-01k... --follow", "synth run events evl-01k... --cursor 120 --json")
+)
+def events(
+    experiment: options.ExperimentId,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay until the experiment has ended.")] = False,
+    cursor: Annotated[int, typer.Option(min=0, help="Show what came after this cursor.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Print the ordered events of an experiment; each has a cursor from which to go on.
+
+    JSON: one document a line {cursor, experiment_id, unit, kind, at_ms, body}.
+    """
+    from cli import watch
+    from domain.service import inspection
+
+    opened = platform()
+    found = watch.follow(opened, experiment, cursor) if follow else inspection.events(opened, experiment, cursor)
+    for item in found:
+        if as_json:
+            terminal.emit_line(item)
+        else:
+            views.event(item)
+
+
+@app.command(epilog=options.example("synth run checkpoints trn-01k..."))
+def checkpoints(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
+    """List the checkpoints of a training, oldest first, with what each was used for.
+
+    JSON: {checkpoints: [{checkpoint, trials, n_trained_tokens, used_by}]}.
+    """
+    from domain.service import inspection
+
+    opened = platform()
+    found = inspection.show(opened, experiment).checkpoints
+    if as_json:
+        lineages = [inspection.checkpoint_lineage(opened, item.checkpoint_id) for item in found]
+        terminal.emit({"checkpoints": lineages})
+    else:
+        views.checkpoints(found)
+
+
+run_trials.register(app)
+run_control.register(app)

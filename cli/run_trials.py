@@ -1,0 +1,158 @@
+"""``synth run trials``, ``transcript`` and ``artifacts``: what attempts did and left behind."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import formats, options, terminal
+from cli.connection import platform
+
+if TYPE_CHECKING:
+    from domain.records.assessment import Assessment
+    from domain.records.trial import TrialRecord
+    from domain.service.platform import Platform
+
+
+def trials(
+    experiment: options.ExperimentId,
+    *,
+    outcome: Annotated[str | None, typer.Option(help="Only trials that ended so, for example agent_timeout.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only trials whose task name contains this.")] = None,
+    limit: options.Limit = 200,
+    as_json: options.Json = False,
+) -> None:
+    """List the attempts of an experiment with their assessments.
+
+    JSON: {trials: [{trial, assessment}]}; assessment is null where nothing is assessed.
+    """
+    found = [
+        (trial, assessment)
+        for trial, assessment in _assessed(platform(), experiment)
+        if (outcome is None or trial.outcome.value == outcome) and (task is None or task in trial.task_name)
+    ]
+    if as_json:
+        rows = [{"trial": trial, "assessment": assessment} for trial, assessment in found[:limit]]
+        terminal.emit({"trials": rows})
+        return
+    numbers = frozenset({"reward", "calls", "sampled tokens", "wall"})
+    columns = ("trial", "attempt", "task", "outcome", "reward", "calls", "sampled tokens", "wall")
+    terminal.show_table(columns, [_row(trial, assessment) for trial, assessment in found[:limit]], right=numbers)
+    if len(found) > limit:
+        terminal.note(f"[dim]{len(found) - limit} more: --limit {len(found)}[/]")
+
+
+def _row(trial: "TrialRecord", assessment: "Assessment | None") -> tuple[str, ...]:
+    reward = "–" if assessment is None else formats.score(assessment.reward)
+    return (
+        trial.trial_id,
+        str(trial.key).rpartition(".")[2],
+        trial.task_name,
+        formats.state(trial.outcome.value),
+        reward if assessment is None or assessment.reward is not None else formats.state(assessment.outcome.value),
+        str(trial.usage.n_calls),
+        str(trial.usage.n_sampled_tokens),
+        formats.duration(trial.usage.wall_s),
+    )
+
+
+def _assessed(opened: "Platform", experiment: str) -> "list[tuple[TrialRecord, Assessment | None]]":
+    with opened.ledger.snapshot() as tx:
+        tx.experiments.get(experiment)
+        found = tx.trials.of_experiment(experiment)
+        by_trial = {
+            item.trial_id: item for unit in tx.units.of(experiment) for item in tx.trials.assessments(unit.unit)
+        }
+    return [(trial, by_trial.get(trial.trial_id)) for trial in found]
+
+
+def transcript(
+    trial: options.TrialId,
+    *,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page there instead.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print what a trial said and did, turn by turn, with tokens, reward and reason.
+
+    JSON: {trial, assessments, interactions}, ids and logprobs included.
+    """
+    from adapters.reports.transcript_page import transcript_page
+    from adapters.reports.transcript_text import transcript_text
+    from domain.service import inspection
+
+    opened = platform()
+    found = asyncio.run(inspection.transcript(opened, inspection.find_trial(opened, trial)))
+    if html is not None:
+        html.write_text(transcript_page(found), encoding="utf-8")
+        terminal.note(f"wrote {html}")
+    elif as_json:
+        terminal.emit(found)
+    else:
+        terminal.console().print(transcript_text(found), highlight=False, soft_wrap=True)
+
+
+def artifacts(
+    identity: Annotated[str, typer.Argument(metavar="EXPERIMENT|TRIAL", help="Experiment id, trial id or attempt.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Directory to write to.")] = Path("artifacts"),
+    as_json: options.Json = False,
+) -> None:
+    """Download retained outputs and logs as tar archives, one directory for each trial.
+
+    JSON: {artifacts: [{trial, attempt, kind, path, size_bytes, digest}]}.
+    """
+    from domain.service import inspection
+
+    opened = platform()
+    if _is_experiment(identity):
+        found = [trial for trial, _ in _assessed(opened, identity)]
+    else:
+        with opened.ledger.snapshot() as tx:
+            found = [tx.trials.get(inspection.find_trial(opened, identity))]
+    rows: list[dict[str, str | int]] = []
+    with terminal.bars(shown=not as_json) as progress:
+        for number, trial in enumerate(found, start=1):
+            rows += _download(opened, trial, out)
+            progress("trials", number, len(found))
+    if as_json:
+        terminal.emit({"artifacts": rows})
+    else:
+        terminal.say(f"Wrote {len(rows)} archives of {len(found)} trials below [bold]{out}[/]")
+
+
+def _is_experiment(identity: str) -> bool:
+    return "-" in identity and "/" not in identity
+
+
+def _download(opened: "Platform", trial: "TrialRecord", out: Path) -> list[dict[str, str | int]]:
+    directory = out / trial.trial_id
+    rows: list[dict[str, str | int]] = []
+    for kind, ref in (("outputs", trial.outputs), ("logs", trial.logs)):
+        if ref is None:
+            continue
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{kind}.tar"
+        path.write_bytes(opened.store.get(ref))
+        rows.append(
+            {
+                "trial": trial.trial_id,
+                "attempt": str(trial.key),
+                "kind": kind,
+                "path": str(path),
+                "size_bytes": ref.size_bytes,
+                "digest": ref.digest,
+            }
+        )
+    return rows
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``synth run``."""
+    app.command(epilog=options.example("synth run trials evl-01k... --outcome agent_timeout"))(trials)
+    app.command(
+        epilog=options.example(
+            "synth run transcript 01k...", "synth run transcript evl-01k....s000/g003/a1 --html transcript.html"
+        )
+    )(transcript)
+    app.command(epilog=options.example("synth run artifacts evl-01k... --out results"))(artifacts)

@@ -1,0 +1,114 @@
+"""What a command shows: JSON for programs, tables and progress bars for people.
+
+Results go to stdout, everything else to stderr, so that a pipe sees results alone.
+"""
+
+import json
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from domain.errors import SynthError
+    from domain.ports import Progress
+
+EXIT_FAILED = 1
+"""The work failed, or the platform could not do it."""
+EXIT_WRONG = 2
+"""What was asked is wrong: a document, a name, an identity that is taken. The same as for wrong options."""
+EXIT_INTERRUPTED = 130
+
+
+def emit(value: object) -> None:
+    """Print a record, or anything made of records, as one indented JSON document."""
+    from domain.records.canonical import jsonable
+
+    sys.stdout.write(json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def emit_line(value: object) -> None:
+    """Print a record as one line of JSON: streams are one document a line."""
+    from domain.records.canonical import jsonable
+
+    sys.stdout.write(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str = "") -> None:
+    """Print a line for people on stdout; ``[bold]`` and the like are markup."""
+    console().print(text, highlight=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line for people on stderr."""
+    console(stderr=True).print(text, highlight=False, soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
+    """Print a table; ``right`` names the columns of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def console(*, stderr: bool = False) -> "Console":
+    """Return a console on the stream as it is now."""
+    from rich.console import Console
+
+    return Console(stderr=stderr)
+
+
+def show_error(error: "SynthError", *, as_json: bool) -> int:
+    """Print an error on stderr and return the exit code: 2 when the request is wrong, else 1."""
+    from domain.errors import ConfigurationError, ConflictError, NotFoundError
+
+    wrong = isinstance(error, (ConfigurationError, NotFoundError, ConflictError))
+    if as_json:
+        body = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+        sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
+    else:
+        from rich.text import Text
+
+        lines = Text.assemble(("error: ", "bold red"), error.message)
+        if error.hint:
+            lines.append_text(Text.assemble("\n", (" hint: ", "bold cyan"), error.hint))
+        console(stderr=True).print(lines, highlight=False, soft_wrap=True)
+    return EXIT_WRONG if wrong else EXIT_FAILED
+
+
+@contextmanager
+def bars(*, shown: bool) -> "Generator[Progress]":
+    """Yield a progress callback ``(what, done, total)`` that draws one bar for each ``what`` on stderr.
+
+    Nothing is drawn when ``shown`` is False or stderr is not a terminal.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    target = console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with RichProgress(*columns, console=target, disable=not (shown and target.is_terminal)) as progress:
+        tasks = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,112 @@
+"""Experiments and what belongs to them, as text for people."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cli import formats, terminal
+
+if TYPE_CHECKING:
+    from domain.records.experiment import Event, Experiment
+    from domain.records.model import Checkpoint
+    from domain.service.accept import Accepted
+    from domain.service.inspection import ExperimentView
+
+
+def accepted(found: "Accepted") -> None:
+    """Show what acceptance returned and what to do next."""
+    experiment = found.experiment
+    identity = experiment.experiment_id
+    word = "Accepted" if found.created else "Already accepted"
+    terminal.say(
+        f"{word} [bold]{identity}[/]: {experiment.spec.kind.value} of {experiment.spec.task_set}, "
+        f"{experiment.n_units} {'batches' if identity.startswith('trn-') else 'shards'}"
+    )
+    terminal.note(f"[dim]follow it: synth run events {identity} --follow   (`synth up` runs it)[/]")
+
+
+def experiments(found: "Sequence[Experiment]") -> None:
+    """Show a list of experiments, newest first."""
+    terminal.show_table(
+        ("experiment", "kind", "state", "task set", "model", "accepted"),
+        [
+            (
+                item.experiment_id,
+                item.spec.kind.value,
+                formats.state(item.state.value),
+                str(item.spec.task_set),
+                item.spec.policy.name if item.spec.policy else "–",
+                formats.when(item.created_ms),
+            )
+            for item in found
+        ],
+    )
+
+
+def experiment(view: "ExperimentView") -> None:
+    """Show one experiment."""
+    item, plan = view.experiment, view.experiment.spec.plan
+    done = sum(view.outcomes.values())
+    terminal.say(f"[bold]{item.experiment_id}[/]  {item.spec.kind.value}  {formats.state(item.state.value)}")
+    rows = [
+        ("task set", f"{item.spec.task_set}  [dim]{item.spec.task_set_digest[:12]}[/]"),
+        ("actor", f"profile {item.spec.actor_digest[:12]}"),
+        ("model", item.spec.policy.name if item.spec.policy else "–"),
+        ("plan", f"{plan.attempts} attempts, sandbox {plan.sandbox}, {plan.concurrency} at once"),
+        ("accepted", formats.when(item.created_ms)),
+        ("trials", f"{done} of {view.n_trials_planned}: {formats.counts(view.outcomes)}"),
+        ("assessed", formats.counts(view.assessed)),
+        ("mean reward", f"{formats.score(view.mean_reward)} over {view.n_scored} scored trials"),
+    ]
+    if item.spec.source is not None:
+        rows.append(("source", item.spec.source))
+    for name, value in rows:
+        terminal.say(f"  [dim]{name:<12}[/] {value}")
+    terminal.show_table(
+        ("unit", "state", "runs", "model", "detail"),
+        [
+            (
+                unit.unit,
+                formats.state(unit.state.value),
+                str(unit.generation + 1),
+                unit.policy.name if unit.policy else "–",
+                unit.detail,
+            )
+            for unit in view.units
+        ],
+        right=frozenset({"runs"}),
+    )
+    if view.checkpoints:
+        checkpoints(view.checkpoints)
+
+
+def event(found: "Event") -> None:
+    """Show one event as a line."""
+    unit = found.unit.rpartition(".")[2] if found.unit else ""
+    terminal.say(
+        f"[dim]{found.cursor:>5}  {formats.when(found.at_ms)[11:]}[/]  {unit:<7}[bold]{found.kind:<22}[/] "
+        f"{formats.body(found.body)}"
+    )
+
+
+def checkpoints(found: "Sequence[Checkpoint]") -> None:
+    """Show checkpoints, oldest first."""
+    terminal.show_table(
+        ("checkpoint", "after batch", "steps", "parent", "groups", "trained tokens", "gradient norm"),
+        [
+            (
+                item.checkpoint_id,
+                str(item.next_batch),
+                str(item.version.n_optimizer_steps),
+                item.parent,
+                str(len(item.groups)),
+                _number(item.metrics.get("n_trained_tokens"), 0),
+                _number(item.metrics.get("grad_norm"), 4),
+            )
+            for item in found
+        ],
+        right=frozenset({"after batch", "steps", "groups", "trained tokens", "gradient norm"}),
+    )
+
+
+def _number(value: object, digits: int) -> str:
+    return f"{value:,.{digits}f}" if isinstance(value, (int, float)) else "–"
