@@ -363,10 +363,14 @@ class Box(Protocol):
         """Unpack below ``target``; refuses links and paths that leave it."""
         ...
 
-    async def download(self, path: str) -> bytes:
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
         """Return a deterministic tar of a file or directory: regular files, directories, inner links.
 
-        Raises NotFoundError when the path does not exist, SandboxError on a device, FIFO or escape.
+        A file's tar has one member, its base name; a directory's has paths relative to the directory. Modes keep
+        their permission bits, owner and time are 0. ``max_bytes`` bounds the content (None: the sandbox's own
+        bound), so that a box cannot make its reader run out of memory.
+
+        Raises NotFoundError when the path does not exist, SandboxError on a device, FIFO, escape or too much.
         """
         ...
 

@@ -1,0 +1,95 @@
+"""A task directory as bytes: which files count, their digest, and a tar that is the same for the same files."""
+
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from domain.errors import TaskError
+
+_IGNORED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
+_IGNORED_ENDINGS = (".pyc", ".swp", ".swo", "~")
+"""Files an editor or interpreter leaves. Source: Harbor 0.26 ``publisher/packager.py``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFile:
+    """One file or symbolic link of a task; ``link`` is None for files."""
+
+    path: str
+    executable: bool
+    content: bytes
+    link: str | None = None
+
+
+def task_files(directory: Path) -> tuple[TaskFile, ...]:
+    """Return every file below ``directory`` in order of path.
+
+    Raises:
+        TaskError: a link leaves the task or leads nowhere, or something is neither file nor directory.
+    """
+    found = [_read(directory, path) for path in _walk(directory)]
+    return tuple(sorted(found, key=lambda file: file.path))
+
+
+def _walk(directory: Path) -> list[Path]:
+    paths: list[Path] = []
+    for entry in os.scandir(directory):
+        if entry.name in _IGNORED_NAMES or entry.name.endswith(_IGNORED_ENDINGS):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            paths.extend(_walk(Path(entry.path)))
+        else:
+            paths.append(Path(entry.path))
+    return paths
+
+
+def _read(directory: Path, path: Path) -> TaskFile:
+    name = path.relative_to(directory).as_posix()
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        link = str(path.readlink())
+        _check_link(directory, path, name, link)
+        return TaskFile(path=name, executable=False, content=b"", link=link)
+    if not stat.S_ISREG(mode):
+        raise TaskError(f"{path}: neither a file nor a directory", hint="a task holds files, directories and links")
+    return TaskFile(path=name, executable=bool(mode & stat.S_IXUSR), content=path.read_bytes())
+
+
+def _check_link(directory: Path, path: Path, name: str, link: str) -> None:
+    target = Path(os.path.normpath(path.parent / link))
+    if Path(link).is_absolute() or not target.is_relative_to(directory):
+        raise TaskError(f"{directory}: link {name} -> {link} leaves the task", hint="link to a file of the task")
+    if not path.exists() or not path.resolve().is_relative_to(directory.resolve()):
+        raise TaskError(f"{directory}: link {name} -> {link} leads nowhere", hint="link to a file of the task")
+
+
+def digest_files(files: tuple[TaskFile, ...]) -> str:
+    """Return SHA-256 over path, kind (``-``, ``x`` or ``l``) and SHA-256 of the content of each file, in order."""
+    whole = hashlib.sha256()
+    for file in files:
+        kind = "l" if file.link is not None else "x" if file.executable else "-"
+        content = file.link.encode() if file.link is not None else file.content
+        whole.update(f"{file.path}\0{kind}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def pack(files: tuple[TaskFile, ...]) -> bytes:
+    """Return an uncompressed tar: sorted, modification time 0, owner 0, mode 644 or 755."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            member = tarfile.TarInfo(file.path)
+            member.mode = 0o755 if file.executable else 0o644
+            if file.link is not None:
+                member.type = tarfile.SYMTYPE
+                member.linkname = file.link
+                member.mode = 0o777
+                archive.addfile(member)
+                continue
+            member.size = len(file.content)
+            archive.addfile(member, io.BytesIO(file.content))
+    return out.getvalue()

@@ -1,0 +1,64 @@
+"""Runs inside a box: hands TCP connections of the box's loopback on to the model proxy's Unix socket.
+
+Usage: ``relay.py PORT SOCKET``. It listens before it goes to the background, so that the command that follows can
+connect at once. Only C modules are imported: start-up is what every command with a model pays.
+"""
+
+import _socket
+import _thread
+import os
+import sys
+
+_CHUNK = 65536
+
+
+def pump(source: _socket.socket, sink: _socket.socket) -> None:
+    """Copy bytes until ``source`` ends, then end the writing half of ``sink``."""
+    try:
+        while data := source.recv(_CHUNK):
+            view = memoryview(data)
+            while view:
+                view = view[sink.send(view) :]
+    except OSError:
+        pass
+    try:  # noqa: SIM105 - contextlib would double the start-up
+        sink.shutdown(_socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def serve(client: _socket.socket, path: str) -> None:
+    """Join one client to the proxy; both ends close when both directions have ended."""
+    proxy = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        proxy.connect(path)
+        _thread.start_new_thread(pump, (proxy, client))
+        pump(client, proxy)
+    except OSError:
+        client.close()
+
+
+def accept(listener: _socket.socket) -> _socket.socket:
+    """Return the next connection, as ``socket.accept`` does over the same C call."""
+    descriptor = int(getattr(listener, "_accept")()[0])  # noqa: B009 - the stubs leave it out
+    return _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fileno=descriptor)
+
+
+def main(port: int, path: str) -> None:
+    """Listen, go to the background, accept forever. The box's end ends it."""
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    if os.fork():
+        os._exit(0)
+    null = os.open("/dev/null", os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    while True:
+        client = accept(listener)
+        _thread.start_new_thread(serve, (client, path))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

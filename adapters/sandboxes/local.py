@@ -1,0 +1,151 @@
+"""Boxes on this machine, walled in by bubblewrap; no image, no container engine.
+
+A box has the host's ``/usr`` read-only, its own ``/etc``, and directories of its own. It has no network but loopback:
+``network_mode = "public"``, which is Harbor's default, is realised without egress, and the record of every trial says
+so (``limits_enforced_by["network"]``). What a task's image would bring is not there, so such tasks are refused unless
+they declare themselves host-runnable.
+"""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from adapters.sandboxes.isolation import TOPS, Way, choose_way, is_fixed, make_root, write_etc
+from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
+from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
+from adapters.sandboxes.process import children_of
+from domain.errors import SandboxError, boundary
+from domain.ports import Box, BoxSpec
+from domain.records.task import NetworkMode, TaskEnvironment
+
+_STALE_WITHOUT_LABEL_S = 60.0
+"""A directory that still has no label after so long was left by a maker that died."""
+
+
+class LocalSandbox:
+    """Makes bubblewrap boxes below a scratch directory.
+
+    Args:
+        scratch: directory of this machine for boxes; several processes may share it.
+        proxy_socket: Unix socket of the model proxy, reachable only in boxes with model access.
+    """
+
+    def __init__(self, scratch: Path, proxy_socket: Path | None) -> None:
+        self._scratch = scratch
+        self._boxes = scratch / "boxes"
+        self._etc = scratch / "etc"
+        self._proxy_socket = proxy_socket
+        self._way: Way | None = None
+        self._choosing = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """``local``."""
+        return "local"
+
+    def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
+        """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
+        image = not environment.host_runnable
+        top = environment.workdir.strip("/").split("/")[0]
+        asked = {
+            "environment.docker_image": image and environment.docker_image is not None,
+            "environment/Dockerfile": image and environment.dockerfile,
+            "environment/docker-compose.yaml": image and environment.compose,
+            "environment.gpus": bool(environment.gpus),
+            "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
+            f"environment.workdir = {environment.workdir!r} (the system is read-only)": not top or is_fixed(top),
+        }
+        return tuple(f"{what}: not in a local box" for what, present in asked.items() if present)
+
+    async def create(self, spec: BoxSpec) -> Box:
+        """Create a box.
+
+        Raises:
+            SandboxError: the machine cannot make boxes, the id is taken, or there is no proxy to give access to.
+        """
+        if spec.model_access and self._proxy_socket is None:
+            raise SandboxError(f"box {spec.box_id}: no model proxy is running", hint="start the model process")
+        with boundary(SandboxError, f"create box {spec.box_id}"):
+            way = await self._chosen_way()
+            directory = self._boxes / spec.box_id
+            try:
+                self._make(directory, spec, way)
+            except FileExistsError:
+                raise SandboxError(f"box {spec.box_id} exists already", hint="a box id is used once") from None
+            except BaseException:
+                remove_box(directory)
+                raise
+            if spec.model_access and self._proxy_socket is not None and way == "range":
+                self._proxy_socket.chmod(0o666)  # its directory keeps the host's users out
+        return LocalBox(spec=spec, directory=directory, etc=self._etc, way=way, proxy_socket=self._proxy_socket)
+
+    def _make(self, directory: Path, spec: BoxSpec, way: Way) -> None:
+        if "/" in spec.box_id or spec.box_id.startswith("."):
+            raise SandboxError(f"box id {spec.box_id!r} is no file name")
+        directory.mkdir(mode=0o700)
+        pid, started = this_process()
+        label = Label(
+            box_id=spec.box_id,
+            experiment_id=spec.experiment_id,
+            trial_id=spec.trial_id,
+            fence=spec.fence,
+            deadline_ms=spec.deadline_ms,
+            owner_pid=pid,
+            owner_started=started,
+            boot=boot_id(),
+        )
+        write_label(directory, label)
+        make_root(directory / "root", TOPS, way)
+        furnish(directory / "root", spec.environment.workdir, way)
+
+    async def _chosen_way(self) -> Way:
+        async with self._choosing:
+            if self._way is None:
+                self._boxes.mkdir(parents=True, exist_ok=True)
+                self._scratch.chmod(0o700)
+                await asyncio.to_thread(write_etc, self._etc)
+                self._way = await choose_way(self._scratch, self._etc)
+            return self._way
+
+    async def sweep(self, now_ms: int) -> tuple[str, ...]:
+        """End boxes of dead owners or past their deadline; returns their ids. Touches nothing else."""
+        return await asyncio.to_thread(self._sweep, now_ms)
+
+    def _sweep(self, now_ms: int) -> tuple[str, ...]:
+        if not self._boxes.is_dir():
+            return ()
+        ended: list[str] = []
+        for directory in sorted(self._boxes.iterdir()):
+            label = read_label(directory)
+            stale = _is_stale(directory, now_ms) if label is None else _is_over(label, now_ms)
+            if stale:
+                _end_processes(directory)
+                remove_box(directory)
+                ended.append(directory.name)
+        return tuple(ended)
+
+
+def _is_over(label: Label, now_ms: int) -> bool:
+    return now_ms > label.deadline_ms or not label.owner_lives()
+
+
+def _is_stale(directory: Path, now_ms: int) -> bool:
+    with suppress(OSError):
+        return now_ms / 1000 - directory.stat().st_mtime > _STALE_WITHOUT_LABEL_S
+    return False
+
+
+def _end_processes(directory: Path) -> None:
+    """Kill the bubblewrap processes whose command line binds this box's tree, with all that runs below them."""
+    needle = str(directory / "root").encode()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):
+            arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if arguments[0] == b"bwrap" and needle in arguments:
+                pid = int(process.name)
+                for target in children_of(pid) or [pid]:
+                    os.kill(target, signal.SIGKILL)
