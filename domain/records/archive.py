@@ -11,7 +11,7 @@ def subtree(archive: bytes, directory: str) -> bytes:
     """Return a tar of what lies below ``directory``, with names relative to it; empty when there is nothing."""
     prefix = directory.strip("/") + "/"
     out = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source, tarfile.open(fileobj=out, mode="w") as target:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as source, tarfile.open(fileobj=out, mode="w") as target:
         for member in source:
             name = member.name.removeprefix("./")
             if not name.startswith(prefix) or name == prefix:
@@ -44,7 +44,7 @@ def merge_archives(parts: Mapping[str, bytes]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as target:
         for directory in sorted(parts):
-            with tarfile.open(fileobj=io.BytesIO(parts[directory])) as source:
+            with tarfile.open(fileobj=io.BytesIO(parts[directory]), mode="r:") as source:
                 for member in source:
                     if directory:
                         member.name = f"{directory.strip('/')}/{member.name.removeprefix('./')}"
@@ -54,7 +54,7 @@ def merge_archives(parts: Mapping[str, bytes]) -> bytes:
 
 def read_file(archive: bytes, path: str) -> bytes | None:
     """Return one regular file of a tar, or None."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as source:
         for member in source:
             if member.name.removeprefix("./") == path and member.isreg():
                 content = source.extractfile(member)
@@ -64,5 +64,5 @@ def read_file(archive: bytes, path: str) -> bytes | None:
 
 def paths(archive: bytes) -> tuple[str, ...]:
     """Return the names of all regular files of a tar, in order."""
-    with tarfile.open(fileobj=io.BytesIO(archive)) as source:
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as source:
         return tuple(member.name.removeprefix("./") for member in source if member.isreg())
