@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from domain.ledger_ports import Transaction
-from domain.lifecycle.deadline import all_or_cancel
+from domain.lifecycle.deadline import all_or_cancel, within
 from domain.lifecycle.schedule import attempt_seed
 from domain.lifecycle.trial import TAMPERED, Attempt, TrialContext, run_trial
 from domain.maths.packing import check_datums, pack
@@ -107,11 +107,27 @@ async def _attempt(context: GroupContext, group: Group, number: int) -> tuple[Tr
             trial = await _sample(context, group, number)
         assessment = group.assessments.get(trial.trial_id)
         if context.verifier is not None and assessment is None:
-            assessment = await assess(context.verifier, group.task, trial, fence=context.trial.lease.fence)
+            assessment = await _assess_in_time(context, context.verifier, group.task, trial)
             if trial.outcome is not TrialOutcome.INFRA_ERROR:
                 await _write(context.trial, _assessed(context.trial, group.unit, trial, assessment))
     context.note("trial")
     return trial, assessment
+
+
+async def _assess_in_time(context: GroupContext, verifier: Verifier, task: Task, trial: TrialRecord) -> Assessment:
+    """Assess within the plan's limit; the task's own limit is the verifier's business."""
+    limit_s = context.trial.plan.verifier_timeout_s
+    try:
+        return await within(
+            context.trial.clock, limit_s, assess(verifier, task, trial, fence=context.trial.lease.fence)
+        )
+    except TimeoutError:
+        return Assessment(
+            trial_id=trial.trial_id,
+            assessor=verifier.identity(task),
+            outcome=AssessmentOutcome.UNGRADED,
+            reason=f"the verifier did not end within the plan's {limit_s:g} s",
+        )
 
 
 async def _sample(context: GroupContext, group: Group, number: int) -> TrialRecord:
