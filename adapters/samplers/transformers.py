@@ -142,18 +142,24 @@ class TransformersSampler:
         found = self._loaded(version)
         if found is not None:
             return found
-        policy = self._files_of_base(version.base)
-        base_files = fetch_files(self._store, policy.files)
+        base = self._base(version.base)
         adapter_files = fetch_files(self._store, version.adapter)
-        merged = merge(base_files, adapter_files) if adapter_files else Merged(tensors={})
-        base = self._bases.get(version.base) or load_base(version.base, base_files, policy.context_tokens)
+        merged = merge(base, adapter_files) if adapter_files else Merged(tensors={})
         with self._loading:
-            base = self._bases.setdefault(version.base, base)
             merged = self._merged.setdefault(version.name, merged)
             self._merged.move_to_end(version.name)
             while len(self._merged) > self._keep_versions:
                 self._merged.popitem(last=False)  # lanes that still run it hold it themselves
         return base, merged
+
+    def _base(self, digest: str) -> LoadedBase:
+        found = self._bases.get(digest)
+        if found is not None:
+            return found
+        policy = self._files_of_base(digest)
+        loaded = load_base(fetch_files(self._store, policy.files), policy.context_tokens)
+        with self._loading:
+            return self._bases.setdefault(digest, loaded)
 
     # --- the worker ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 import torch
@@ -10,8 +11,8 @@ from tokenizers import Tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from adapters.torch_weights import CONFIG_FILE, files_digest, keep_files
-from adapters.trainers.demonstration_examples import example_of, pieces_of
-from adapters.trainers.determinism import deterministic
+from adapters.trainers.demonstration_examples import Example, example_of, pieces_of
+from adapters.trainers.determinism import workers
 from adapters.trainers.supervised import train
 from adapters.trainers.tokenizer_training import byte_tokenizer, train_tokenizer
 from domain.errors import ConfigurationError
@@ -33,7 +34,7 @@ class DemonstrationPolicyMaker:
         Args:
             store: keeps the files.
             family_of: makes the recipe's family from the bytes of a ``tokenizer.json``.
-            threads: torch threads while training; part of what makes results bit-equal.
+            threads: parts of a batch that run at once; the result does not depend on it.
         """
         self._store = store
         self._family_of = family_of
@@ -58,17 +59,10 @@ class DemonstrationPolicyMaker:
         progress("tokenizer", 1, 1)
         family = self._family(tokenizer)
         examples = [example_of(pieces_of(family, each, tools), recipe.context_tokens) for each in demonstrations]
-        with deterministic(threads=self._threads, seed=recipe.seed):
-            model = Qwen3ForCausalLM(_config(recipe, tokenizer.get_vocab_size(), family))
-            losses = train(
-                model,
-                examples,
-                batch=recipe.batch,
-                steps=recipe.steps,
-                learning_rate=recipe.learning_rate,
-                seed=recipe.seed,
-                on_step=lambda step: progress("supervised steps", step, recipe.steps),
-            )
+        with workers(1, "policy-maker") as maker, workers(self._threads, "policy-maker-batch") as pool:
+            model, losses = maker.submit(
+                self._train, recipe, _config(recipe, tokenizer.get_vocab_size(), family), examples, pool, progress
+            ).result()
         files = keep_files(self._store, _files(model, tokenizer, recipe))
         inputs = {"recipe": recipe, "demonstrations": list(demonstrations), "tools": list(tools)}
         return BasePolicy(
@@ -88,6 +82,23 @@ class DemonstrationPolicyMaker:
                 "vocabulary": tokenizer.get_vocab_size(),
             },
         )
+
+    @staticmethod
+    def _train(
+        recipe: PolicyRecipe, config: Qwen3Config, examples: Sequence[Example], pool: Executor, progress: Progress
+    ) -> tuple[Qwen3ForCausalLM, list[float]]:
+        model = _fresh_model(config, recipe.seed)
+        losses = train(
+            model,
+            examples,
+            batch=recipe.batch,
+            steps=recipe.steps,
+            learning_rate=recipe.learning_rate,
+            seed=recipe.seed,
+            pool=pool,
+            on_step=lambda step: progress("supervised steps", step, recipe.steps),
+        )
+        return model, losses
 
     def _tokenizer(
         self, recipe: PolicyRecipe, demonstrations: Sequence[Demonstration], tools: Sequence[ToolSpec]
@@ -132,6 +143,20 @@ def _config(recipe: PolicyRecipe, vocabulary: int, family: Family) -> Qwen3Confi
         eos_token_id=list(family.stop_ids),
         dtype="float32",
     )
+
+
+def _fresh_model(config: Qwen3Config, seed: int) -> Qwen3ForCausalLM:
+    """Return a model whose first values follow from the seed alone, whatever other threads draw meanwhile."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):
+        model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, config.initializer_range, generator=random)
+            else:
+                parameter.fill_(1.0)  # the gains of RMS norms; Qwen3 has no biases
+    return model.eval()
 
 
 def _files(model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: PolicyRecipe) -> dict[str, bytes]:

@@ -1,28 +1,20 @@
-"""Bit-equal arithmetic: fixed threads, deterministic kernels, a private random state."""
+"""Bit-equal arithmetic: one torch thread a worker, deterministic kernels, results added in a fixed order.
 
-from collections.abc import Generator
-from contextlib import contextmanager
+Work is spread over Python threads, not over torch's: sums then do not depend on how many there are, and threads of
+one small operation do not wait for each other when the cores are shared.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 
-@contextmanager
-def deterministic(*, threads: int, seed: int | None = None) -> Generator[None]:
-    """Run the block with a fixed number of torch threads and deterministic kernels; restore everything after.
-
-    Args:
-        threads: intra-op threads of the calling thread. Sums depend on it, so it is part of the result.
-        seed: seeds torch inside the block only; None: the block draws nothing.
-    """
-    threads_before = torch.get_num_threads()
-    deterministic_before = torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(threads)
+def settle() -> None:
+    """Make torch deterministic in this process, and single-threaded in the calling thread."""
+    torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            if seed is not None:
-                torch.manual_seed(seed)
-            yield
-    finally:
-        torch.use_deterministic_algorithms(mode=deterministic_before)
-        torch.set_num_threads(threads_before)
+
+
+def workers(n: int, name: str) -> ThreadPoolExecutor:
+    """Return ``n`` settled worker threads."""
+    return ThreadPoolExecutor(max_workers=n, thread_name_prefix=name, initializer=settle)

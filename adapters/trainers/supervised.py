@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
 WARMUP_SHARE = 0.05
 LAST_RATE_SHARE = 0.05
+_PARTS = 2
 
 
 def train(
@@ -26,6 +28,7 @@ def train(
     steps: int,
     learning_rate: float,
     seed: int,
+    pool: Executor,
     on_step: Callable[[int], None],
 ) -> list[float]:
     """Train with AdamW, linear warm-up and cosine decay; returns the mean loss per sampled token of each step.
@@ -33,24 +36,26 @@ def train(
     Raises:
         TrainerError: a loss is not finite.
     """
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, foreach=True
-    )
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
     losses: list[float] = []
-    model.train()
     for step, rows in enumerate(batches_of([len(each.input_ids) for each in examples], batch, steps, seed)):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * rate(step, steps)
-        loss = _loss(model, [examples[row] for row in rows])
-        losses.append(loss.item())
+        chosen = [examples[row] for row in rows]
+        n_targets = max(1, sum(int(each.mask.sum()) for each in chosen))
+        # Always the same parts, added in the same order: the number of threads does not show in the result.
+        parts = [part for start in range(_PARTS) if (part := chosen[start::_PARTS])]
+        found = list(pool.map(lambda part, n=n_targets: _gradients(model, parameters, part, n), parts))
+        losses.append(sum(loss for loss, _ in found))
         if not math.isfinite(losses[-1]):
             raise TrainerError(f"supervised step {step}: the loss is {losses[-1]}", hint="lower the learning rate")
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        for parameter, *gradients in zip(parameters, *(each for _, each in found), strict=True):
+            parameter.grad = sum(gradients[1:], gradients[0])
+        nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
         on_step(step + 1)
-    model.eval()
     return losses
 
 
@@ -63,17 +68,21 @@ def rate(step: int, steps: int) -> float:
     return LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _loss(model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
-    """Return the mean cross-entropy of masked targets.
+def _gradients(
+    model: nn.Module, parameters: Sequence[nn.Parameter], examples: Sequence[Example], n_targets: int
+) -> tuple[float, tuple[torch.Tensor, ...]]:
+    """Return the summed cross-entropy of masked targets over ``n_targets``, and its gradients.
 
     Rows are padded on the right: under a causal mask no real position sees padding, so no mask is needed.
     """
     inputs = torch.from_numpy(_padded([each.input_ids for each in examples]))
     targets = torch.from_numpy(_padded([each.target_ids for each in examples]))
     mask = torch.from_numpy(_padded([each.mask for each in examples]))
-    hidden = model.get_submodule("model")(input_ids=inputs, use_cache=False).last_hidden_state
-    logits = model.get_submodule("lm_head")(hidden[mask])
-    return nn.functional.cross_entropy(logits, targets[mask])
+    with torch.enable_grad():
+        hidden = model.get_submodule("model")(input_ids=inputs, use_cache=False).last_hidden_state
+        logits = model.get_submodule("lm_head")(hidden[mask])
+        loss = nn.functional.cross_entropy(logits, targets[mask], reduction="sum") / n_targets
+        return loss.item(), torch.autograd.grad(loss, list(parameters))
 
 
 def _padded(rows: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:

@@ -5,7 +5,6 @@ each, so prompts and turns stay short: the cost of a small model's rollout is it
 Source: Qwen2/3 ``tokenizer.json`` (pre-tokenizer pattern, control tokens appended after the vocabulary).
 """
 
-import os.path
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -91,11 +90,18 @@ def _phrases(conversations: Sequence[Sequence[str]]) -> tuple[str, ...]:
     found = {segment for segment, count in counts.items() if count >= _PHRASE_SHARE * len(conversations)}
     calls = sorted({segment for each in segments for opener, segment in each if opener == "<tool_call>"} - found)
     if len(calls) > 1:
-        found.add(os.path.commonprefix(calls))
-        found.add(os.path.commonprefix([segment[::-1] for segment in calls])[::-1])
+        found.add(_shared_start(calls[0], calls[-1]))
+        flipped = sorted(segment[::-1] for segment in calls)
+        found.add(_shared_start(flipped[0], flipped[-1])[::-1])
     # The byte-level decoder shows only ASCII phrases as they are.
     usable = [phrase for phrase in found if len(phrase) >= _PHRASE_CHARACTERS and phrase.isascii()]
     return tuple(sorted(usable, key=lambda phrase: (-len(phrase), phrase))[:_N_PHRASES])
+
+
+def _shared_start(first: str, last: str) -> str:
+    """Return what the first and last of sorted strings, hence all of them, start with."""
+    n = next((i for i, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return first[:n]
 
 
 def _segments(text: str) -> list[tuple[str, str]]:
@@ -107,7 +113,7 @@ def _segments(text: str) -> list[tuple[str, str]]:
 def _plain_text(conversations: Sequence[Sequence[str]], phrases: Sequence[str]) -> Iterable[str]:
     """Yield what BPE learns from: everything between control tokens and long phrases.
 
-    Short phrases stay in: a renderer may encode "user" apart from the line end of "user\\n".
+    Short phrases stay in: a renderer may encode the role apart from its line end.
     """
     long = [re.escape(phrase) for phrase in phrases if len(phrase) > _SHORT_CHARACTERS]
     taken = re.compile("|".join([_CONTROL.pattern, *long]))
