@@ -45,17 +45,20 @@ def parse_url(url: str) -> URL:
 
 
 def open_engine(url: URL) -> Engine:
-    """Return an engine whose transactions only read; see :func:`writing` for the other kind."""
+    """Return an engine; its transactions are made with :func:`reading` or :func:`writing`."""
     return _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+
+
+def reading(engine: Engine) -> Engine:
+    """Return the same engine, whose transactions see one state and write nothing."""
+    if engine.dialect.name == "postgresql":
+        return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return engine
 
 
 def writing(engine: Engine) -> Engine:
     """Return the same engine, whose transactions take their turn to write."""
-    return (
-        engine.execution_options(**{_WRITES: True}, isolation_level="READ COMMITTED", postgresql_readonly=False)
-        if engine.dialect.name == "postgresql"
-        else engine.execution_options(**{_WRITES: True})
-    )
+    return engine.execution_options(**{_WRITES: True})
 
 
 def _writes(connection: Connection) -> bool:
@@ -103,8 +106,7 @@ def _postgresql(url: URL) -> Engine:
         pool_size=8,
         max_overflow=-1,
         pool_pre_ping=True,  # a restarted server costs a reconnect, not an error
-        isolation_level="REPEATABLE READ",
-        execution_options={"postgresql_readonly": True},
+        isolation_level="READ COMMITTED",
     )
     event.listen(engine, "begin", _begin_postgresql)
     return engine

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from adapters.ledgers.catalog import SqlCatalog
-from adapters.ledgers.engine import WAIT_S, open_engine, parse_url, writing
+from adapters.ledgers.engine import WAIT_S, open_engine, parse_url, reading, writing
 from adapters.ledgers.events import SqlEvents
 from adapters.ledgers.experiments import SqlExperiments
 from adapters.ledgers.session import Session
@@ -65,8 +65,8 @@ class SqlLedger:
         """
         parsed = parse_url(url)
         self._where = parsed.render_as_string(hide_password=True)
-        self._reads = open_engine(parsed)
-        self._writes = writing(self._reads)
+        self._engine = open_engine(parsed)
+        self._reads, self._writes = reading(self._engine), writing(self._engine)
         self._turn = threading.Lock()
         self._owner: int | None = None
 
@@ -92,7 +92,7 @@ class SqlLedger:
 
     def close(self) -> None:
         """Close idle connections; the ledger can still be used and opens new ones."""
-        self._reads.dispose()
+        self._engine.dispose()
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Generator[SqlTransaction]:

@@ -12,6 +12,9 @@ from domain.ports import Store
 from domain.records.assessment import Datum
 from domain.records.task import ObjectRef
 
+arrow: Any = pa
+"""The module, whose own annotations are not complete enough to check against."""
+
 _VERSION = b"1"
 _KIND = b"synth.datums"
 _FLAT = {
@@ -23,15 +26,15 @@ _FLAT = {
 }
 """The per-token columns; all of one row have the same length."""
 
-_SCHEMA = pa.schema(
+_SCHEMA = arrow.schema(
     [
         *(
-            (name, pa.large_list(pa.field("item", pa.from_numpy_dtype(kind), nullable=False)))
+            (name, arrow.large_list(arrow.field("item", arrow.from_numpy_dtype(kind), nullable=False)))
             for name, kind in _FLAT.items()
         ),
-        ("trial_id", pa.string()),
-        ("group", pa.int64()),
-        ("interactions", pa.large_list(pa.field("item", pa.string(), nullable=False))),
+        ("trial_id", arrow.string()),
+        ("group", arrow.int64()),
+        ("interactions", arrow.large_list(arrow.field("item", arrow.string(), nullable=False))),
     ],
     metadata={b"kind": _KIND, b"schema_version": _VERSION},
 )
@@ -53,13 +56,13 @@ class ArrowDatumTables:
         offsets = _offsets([_length(datum, index) for index, datum in enumerate(datums)])
         columns = [_lists(offsets, _flat(datums, name), kind) for name, kind in _FLAT.items()]
         columns += [
-            pa.array([datum.trial_id for datum in datums], pa.string()),
-            pa.array([datum.group for datum in datums], pa.int64()),
-            pa.array([datum.interactions for datum in datums], _SCHEMA.field("interactions").type),
+            arrow.array([datum.trial_id for datum in datums], arrow.string()),
+            arrow.array([datum.group for datum in datums], arrow.int64()),
+            arrow.array([datum.interactions for datum in datums], _SCHEMA.field("interactions").type),
         ]
-        batch = pa.record_batch(columns, schema=_SCHEMA)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        batch = arrow.record_batch(columns, schema=_SCHEMA)
+        sink = arrow.BufferOutputStream()
+        with arrow.ipc.new_file(sink, _SCHEMA) as writer:
             writer.write_batch(batch)
         return self._store.put(sink.getvalue().to_pybytes())
 
@@ -95,13 +98,13 @@ class ArrowDatumTables:
         data = self._store.get(ref)
         hint = "this is not a datum table, or another version of Synth wrote it"
         try:
-            with pa.ipc.open_file(data) as reader:
+            with arrow.ipc.open_file(data) as reader:
                 schema = reader.schema
                 if not schema.equals(_SCHEMA, check_metadata=True):
                     message = f"{self._store.location(ref)}: its columns or schema version are not those of datums"
                     raise StoreError(message, hint=hint)
                 return reader.get_batch(0)
-        except pa.ArrowException as cause:
+        except arrow.ArrowException as cause:
             raise StoreError(f"{self._store.location(ref)}: {cause}", hint=hint) from cause
 
 
@@ -131,5 +134,5 @@ def _flat(datums: Sequence[Datum], name: str) -> NDArray[Any]:
 
 
 def _lists(offsets: NDArray[np.int64], values: NDArray[Any], kind: np.dtype[Any]) -> Any:
-    item = pa.field("item", pa.from_numpy_dtype(kind), nullable=False)
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values), type=pa.large_list(item))
+    item = arrow.field("item", arrow.from_numpy_dtype(kind), nullable=False)
+    return arrow.LargeListArray.from_arrays(arrow.array(offsets), arrow.array(values), type=arrow.large_list(item))
