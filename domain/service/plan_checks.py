@@ -124,16 +124,15 @@ def _profile_values(profile: Profile) -> Iterator[str]:
         yield f"model: {profile.model!r} is not a model reference, write base:NAME or checkpoint:ID"
     if profile.workdir is not None and not _absolute(profile.workdir):
         yield f"workdir: {profile.workdir!r} is not an absolute path without .."
-    for name in profile.environment:
-        if not _VARIABLE.match(name):
-            yield f"environment.{name}: not a name of an environment variable"
+    wrong = [name for name in profile.environment if not _VARIABLE.match(name)]
+    yield from (f"environment.{name}: not a name of an environment variable" for name in wrong)
     yield from _profile_files(profile)
-    for index, path in enumerate(profile.required_outputs):
-        if not _safe(path):
-            yield f"required_outputs.{index}: {path!r} is not a path that stays where it is put"
 
 
 def _profile_files(profile: Profile) -> Iterator[str]:
+    for index, path in enumerate(profile.required_outputs):
+        if not _safe(path):
+            yield f"required_outputs.{index}: {path!r} is not a path that stays where it is put"
     seen: set[tuple[str, ...]] = set()
     for index, file in enumerate(profile.files):
         if not _safe(file.path):
