@@ -229,7 +229,7 @@ class Updates(Protocol):
         ...
 
     def checkpoint(self, checkpoint_id: str) -> Checkpoint:
-        """Return by id, or by ``<experiment>@<batch>``. Raises NotFoundError."""
+        """Return by id, or by ``<experiment>@<batch>``: the policy after that batch (from 0). Raises NotFoundError."""
         ...
 
     def checkpoints(self, experiment_id: str | None = None) -> tuple[Checkpoint, ...]:

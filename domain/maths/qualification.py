@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from domain.errors import DatumError
 from domain.maths.advantage import group_advantages, has_spread
@@ -53,22 +54,18 @@ def qualify(
     """
     ordered = sorted(trials, key=lambda trial: trial.key.attempt)
     _refuse_strangers(unit, group, ordered)
-    kept: list[tuple[TrialRecord, float, int]] = []
+    kept: list[Member] = []
     excluded: list[Exclusion] = []
     for trial in ordered:
         assessment = assessments.get(trial.trial_id)
         captured = None if interactions is None else interactions.get(trial.trial_id)
-        verdict = _refuse_outcome(trial, assessment) or (
-            _refuse_evidence(trial, assessment, captured, policy) if require_evidence else None
-        )
-        if verdict is not None or assessment is None or assessment.reward is None:
-            reason, detail = verdict or (ExclusionReason.UNGRADED, "no reward")
-            attempt = trial.key.attempt
-            excluded.append(Exclusion(trial_id=trial.trial_id, attempt=attempt, reason=reason, detail=detail))
+        verdict = _refuse_outcome(trial, assessment)
+        if verdict is None and require_evidence:
+            verdict = _refuse_evidence(trial, assessment, captured, policy)
+        if verdict is None and assessment is not None and assessment.reward is not None:
+            kept.append(_member(trial, assessment.reward, captured))
         else:
-            kept.append((trial, float(assessment.reward), _n_sampled(trial, captured)))
-    rewards = [reward for _, reward, _ in kept]
-    advantages = group_advantages(rewards, [trial.trial_id for trial, _, _ in kept])
+            excluded.append(_exclusion(trial, verdict or (ExclusionReason.UNGRADED, "no reward")))
     return QualifiedGroup(
         group_id=f"{unit}/g{group:03d}",
         unit=unit,
@@ -76,18 +73,36 @@ def qualify(
         task_name=task.name,
         task_digest=task.digest,
         policy=policy,
-        members=tuple(
-            Member(
-                trial_id=trial.trial_id,
-                attempt=trial.key.attempt,
-                reward=reward,
-                advantage=float(advantage),
-                n_sampled_tokens=n_sampled,
-            )
-            for (trial, reward, n_sampled), advantage in zip(kept, advantages, strict=True)
-        ),
+        members=_centred(kept),
         excluded=tuple(excluded),
-        has_signal=has_spread(rewards),
+        has_signal=has_spread([member.reward for member in kept]),
+    )
+
+
+def _member(trial: TrialRecord, reward: float, captured: Sequence[Interaction] | None) -> Member:
+    if captured is None:
+        n_sampled = trial.usage.n_sampled_tokens
+    else:
+        n_sampled = sum(len(call.sampled_ids) for call in agent_interactions(captured))
+    return Member(
+        trial_id=trial.trial_id,
+        attempt=trial.key.attempt,
+        reward=float(reward),
+        advantage=0.0,
+        n_sampled_tokens=n_sampled,
+    )
+
+
+def _exclusion(trial: TrialRecord, verdict: _Verdict) -> Exclusion:
+    reason, detail = verdict
+    return Exclusion(trial_id=trial.trial_id, attempt=trial.key.attempt, reason=reason, detail=detail)
+
+
+def _centred(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Return the members with their advantages: the mean is over these alone."""
+    advantages = group_advantages([member.reward for member in members], [member.trial_id for member in members])
+    return tuple(
+        replace(member, advantage=float(advantage)) for member, advantage in zip(members, advantages, strict=True)
     )
 
 
@@ -132,9 +147,3 @@ def _refuse_evidence(
     if not any(call.sampled_ids for call in calls):
         return ExclusionReason.NO_SAMPLED_TOKENS, f"{len(captured)} interactions, none with a sampled action"
     return None
-
-
-def _n_sampled(trial: TrialRecord, captured: Sequence[Interaction] | None) -> int:
-    if captured is None:
-        return trial.usage.n_sampled_tokens
-    return sum(len(call.sampled_ids) for call in agent_interactions(captured))

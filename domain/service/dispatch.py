@@ -199,7 +199,7 @@ def _advance_training(
         return units
     policy = update.parent
     if update.state is UpdateState.APPLIED:
-        policy = tx.updates.checkpoint(f"{experiment.experiment_id}@{last.index + 1}").version
+        policy = tx.updates.checkpoint(f"{experiment.experiment_id}@{last.index}").version
     admit_unit(tx, experiment, last.index + 1, policy, now_ms)
     return tx.units.of(experiment.experiment_id)
 

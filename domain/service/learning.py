@@ -149,7 +149,7 @@ def _finish(platform: Platform, experiment: Experiment, row: Unit, lease: Lease)
         checkpoint = None
         policy = update.parent
         if update.state is UpdateState.APPLIED:
-            checkpoint = tx.updates.checkpoint(f"{experiment.experiment_id}@{row.index + 1}")
+            checkpoint = tx.updates.checkpoint(f"{experiment.experiment_id}@{row.index}")
             policy = checkpoint.version
         tx.units.release(lease, UnitState.SUCCEEDED)
         tx.events.append(experiment.experiment_id, "unit.succeeded", now_ms, row.unit)
