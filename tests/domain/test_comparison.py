@@ -56,7 +56,7 @@ def test_tasks_without_a_score_on_one_side_fall_out_and_are_counted() -> None:
     assert comparison.difference.coverage.n_ungraded == 2
 
 
-def test_nothing_in_common_is_none() -> None:
+def test_disjoint_sides_have_no_difference() -> None:
     """No value, no p, no correlation, and no error."""
     comparison = paired_difference(_side(1.0, None), _side(None, 1.0))
     assert comparison.difference.value is None

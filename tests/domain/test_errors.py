@@ -29,7 +29,7 @@ def test_the_drawing_shows_every_class_below_its_parent() -> None:
 @pytest.mark.parametrize("kind", _CLASSES, ids=lambda kind: kind.__name__)
 def test_errors_survive_a_pickle(kind: type[SynthError]) -> None:
     """Class, message and hint cross a process boundary."""
-    error = pickle.loads(pickle.dumps(kind("what, where", hint="do this")))
+    error = pickle.loads(pickle.dumps(kind("what, where", hint="do this")))  # noqa: S301 - our own bytes
     assert type(error) is kind
     assert (error.message, error.hint, str(error)) == ("what, where", "do this", "what, where (do this)")
 
