@@ -36,6 +36,10 @@ class BusyError(SamplerError):
     """Too many calls of one trial at once."""
 
 
+_REFUSALS = (ConfigurationError, ContextOverflowError, AuthorizationError, BusyError)
+"""What a harness did wrong itself; anything else is the platform's fault."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A recorded message and the turn it belongs to."""
@@ -61,8 +65,6 @@ class _Trial:
     calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
     tasks: set[asyncio.Task[Answer]] = field(default_factory=set[asyncio.Task[Answer]])
     n_recorded: int = 0
-    faults: dict[str, str] = field(default_factory=dict[str, str])
-    """Agent -> why its last call failed through no fault of its own."""
     closed: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a number is given and the call is written, so that numbers have no holes."""
@@ -104,6 +106,8 @@ class CallDesk:
         self._clock = clock
         self._families: dict[str, Family] = {}
         self._trials: dict[str, _Trial] = {}
+        self._faults: dict[str, dict[str, str]] = {}
+        """Trial -> agent -> why its last call failed, where the platform was the reason."""
         self._loading = asyncio.Lock()
         # One thread: tokenizers of one process must not run in two at once.
         self._renderer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="render")
@@ -144,23 +148,29 @@ class CallDesk:
             SynthError: the policy version cannot be served.
         """
         self._check_model(scope, request)
+        try:
+            return await self._begin(scope, agent, request)
+        except _REFUSALS:
+            raise
+        except SynthError as error:
+            self._note_fault(scope, agent, error)
+            raise
+
+    async def _begin(self, scope: TokenScope, agent: str, request: WireRequest) -> Call:
         trial = await self._trial(scope)
         conversation = trial.conversations.setdefault(agent, Conversation())
         context = await self._in_renderer(lambda: conversation.context(request))
         repeated = self._repeated(trial, conversation, agent, context)
         if repeated is not None:
+            self.counters["n_redelivered"] += 1
             return repeated
-        if len(trial.tasks) >= CALLS_AT_ONCE:
-            raise BusyError(f"{len(trial.tasks)} calls of this trial are under way")
-        try:
-            family = await self._family(scope.policy)
-            prompt = await self._in_renderer(lambda: conversation.plan(request, family))
-        except SynthError as error:
-            trial.faults[agent] = str(error)
-            raise
+        family = await self._family(scope.policy)
+        prompt = await self._in_renderer(lambda: conversation.plan(request, family))
         self._check_length(len(prompt.ids))
         if trial.closed:
             raise AuthorizationError("this trial has ended")
+        if len(trial.tasks) >= CALLS_AT_ONCE:
+            raise BusyError(f"{len(trial.tasks)} calls of this trial are under way")
         conversation.n_calls += 1
         job = _Job(
             scope=scope,
@@ -193,20 +203,19 @@ class CallDesk:
         Returns:
             Why the model could not answer the last call of an agent, if the platform was the reason; else "".
         """
-        trial = self._trials.get(trial_id)
-        if trial is None:
-            return ""
+        trial = self._trials.setdefault(trial_id, _Trial())
         trial.closed = True
         if trial.tasks:
             _, late = await asyncio.wait(set(trial.tasks), timeout=wait_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        return next(iter(trial.faults.values()), "")
+        return next(iter(self._faults.get(trial_id, {}).values()), "")
 
     def forget_trial(self, trial_id: str) -> None:
         """Drop a published trial."""
         self._trials.pop(trial_id, None)
+        self._faults.pop(trial_id, None)
 
     async def drain(self, *, wait_s: float) -> None:
         """Let all calls end, at most ``wait_s``."""
@@ -258,11 +267,16 @@ class CallDesk:
     async def _answer(self, job: _Job) -> Answer:
         try:
             answer = await self._sample_and_record(job)
-        except SynthError as error:
-            job.trial.faults[job.agent] = f"{type(error).__name__}: {error}"
+        except _REFUSALS:
             raise
-        job.trial.faults.pop(job.agent, None)
+        except SynthError as error:
+            self._note_fault(job.scope, job.agent, error)
+            raise
+        self._faults.get(job.scope.trial_id, {}).pop(job.agent, None)
         return answer
+
+    def _note_fault(self, scope: TokenScope, agent: str, error: SynthError) -> None:
+        self._faults.setdefault(scope.trial_id, {})[agent] = f"{type(error).__name__}: {error}"
 
     async def _sample_and_record(self, job: _Job) -> Answer:
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
@@ -347,22 +361,26 @@ class CallDesk:
 
     async def _family(self, version: str) -> Family:
         """Return the version's format, and have the sampler load the version when it does not serve it yet."""
-        async with self._loading:
-            if version not in self._sampler.versions():
-
-                def look_up() -> PolicyVersion:
-                    with self._ledger.snapshot() as tx:
-                        return tx.updates.policy(version)
-
-                await self._sampler.load(await asyncio.to_thread(look_up))
-            family = self._families.get(version)
-            if family is None:
-                family = await asyncio.to_thread(self._family_of, version)
-                self._families[version] = family
+        try:
+            async with self._loading:
+                if version not in self._sampler.versions():
+                    await self._sampler.load(await asyncio.to_thread(self._policy, version))
+                family = self._families.get(version)
+                if family is None:
+                    family = await asyncio.to_thread(self._family_of, version)
+                    self._families[version] = family
+        except ConfigurationError as error:
+            # A broken policy is no fault of the harness that asked.
+            raise SamplerError(error.message, hint=error.hint) from error
         return family
 
+    def _policy(self, version: str) -> PolicyVersion:
+        with self._ledger.snapshot() as tx:
+            return tx.updates.policy(version)
+
     async def _in_renderer(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._renderer, work)
+        with boundary(SamplerError, "native format"):
+            return await asyncio.get_running_loop().run_in_executor(self._renderer, work)
 
 
 def call_seed(seed: int, agent: str, n_call: int) -> int:

@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,9 +17,12 @@ from domain.errors import (
     AuthorizationError,
     ConfigurationError,
     ConflictError,
+    EvidenceError,
     NotFoundError,
     SamplerError,
     SynthError,
+    TrainerError,
+    boundary,
 )
 from domain.ports import Contribution, Evidence, Sampler, Trainer, TrainingRun
 from domain.records.canonical import canonical_bytes
@@ -35,7 +39,15 @@ _STATUS: tuple[tuple[type[SynthError], int], ...] = (
     (NotFoundError, 404),
     (ConflictError, 409),
 )
-Operation = Callable[[Any], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operation:
+    """One POST: how its body is read, what it does, and what it raises when it fails in a way of its own."""
+
+    read: Callable[[Any], tuple[Any, ...]]
+    run: Callable[..., Awaitable[object]]
+    fault: type[SynthError]
 
 
 def create_control(
@@ -55,8 +67,9 @@ def create_control(
         trainer: learns; None: this process only samples.
         counters: further figures for ``GET /status``.
     """
-    control = _Control(desk, sampler, evidence)
-    posts: dict[str, Operation] = {"/serve": control.serve}
+    posts = {
+        "/serve": _Operation(read=lambda body: (_VERSION.validate_python(body),), run=sampler.load, fault=SamplerError)
+    }
     if trainer is not None:
         posts.update(_trainer_operations(trainer))
 
@@ -76,7 +89,7 @@ def create_control(
         )
 
     async def publish(request: Request) -> Response:
-        return await _guarded(control.publish, request.path_params["trial_id"])
+        return await _guarded(EvidenceError, lambda: _publish(desk, evidence, request.path_params["trial_id"]))
 
     return Starlette(
         routes=[
@@ -88,92 +101,75 @@ def create_control(
     )
 
 
-class _Control:
-    def __init__(self, desk: CallDesk, sampler: Sampler, evidence: Evidence) -> None:
-        self._desk = desk
-        self._sampler = sampler
-        self._evidence = evidence
+async def _publish(desk: CallDesk, evidence: Evidence, trial_id: str) -> object:
+    """Close a trial and publish its evidence.
 
-    async def serve(self, body: Any) -> object:
-        """Load a policy version."""
-        await self._sampler.load(_VERSION.validate_python(body))
-        return {}
-
-    async def publish(self, trial_id: str) -> object:
-        """Close a trial and publish its evidence.
-
-        Raises:
-            SamplerError: it is published, but the platform left an agent without an answer.
-        """
-        fault = await self._desk.close_trial(trial_id)
-        published = await self._evidence.publish(trial_id)
-        self._desk.forget_trial(trial_id)
-        if fault:
-            raise SamplerError(f"trial {trial_id}: the model could not answer: {fault}")
-        return published
+    Raises:
+        SamplerError: it is published, but the platform left an agent without an answer.
+    """
+    fault = await desk.close_trial(trial_id)
+    published = await evidence.publish(trial_id)
+    desk.forget_trial(trial_id)
+    if fault:
+        raise SamplerError(f"trial {trial_id}: the model could not answer: {fault}")
+    return published
 
 
-def _trainer_operations(trainer: Trainer) -> dict[str, Operation]:
+def _trainer_operations(trainer: Trainer) -> dict[str, _Operation]:
     # Learning operations are ordered: one at a time, also when a client lost its connection and asks again.
     turn = asyncio.Lock()
 
-    async def open_run(body: Any) -> object:
-        async with turn:
-            await trainer.open(_RUN.validate_python(body["run"]), _STATE.validate_python(body["state"]))
-        return {}
+    def ordered(work: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def run(*arguments: Any) -> object:
+            async with turn:
+                return await work(*arguments)
 
-    async def begin_update(body: Any) -> object:
-        async with turn:
-            return await trainer.begin_update(str(body["run"]), str(body["update_id"]))
+        return run
 
-    async def forward_backward(body: Any) -> object:
-        contribution = _CONTRIBUTION.validate_python(body["contribution"])
-        async with turn:
-            return await trainer.forward_backward(str(body["run"]), contribution)
+    def update(body: Any) -> tuple[Any, ...]:
+        return str(body["run"]), str(body["update_id"])
 
-    async def optim_step(body: Any) -> object:
-        keys = _KEYS.validate_python(body["keys"])
-        async with turn:
-            return await trainer.optim_step(str(body["run"]), str(body["update_id"]), keys)
-
-    async def step_status(body: Any) -> object:
-        async with turn:
-            return await trainer.step_status(str(body["run"]), str(body["update_id"]))
-
-    async def abandon_update(body: Any) -> object:
-        async with turn:
-            await trainer.abandon_update(str(body["run"]), str(body["update_id"]))
-        return {}
-
+    reads: dict[str, tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Awaitable[object]]]] = {
+        "open": (lambda b: (_RUN.validate_python(b["run"]), _STATE.validate_python(b["state"])), trainer.open),
+        "begin_update": (update, trainer.begin_update),
+        "forward_backward": (
+            lambda b: (str(b["run"]), _CONTRIBUTION.validate_python(b["contribution"])),
+            trainer.forward_backward,
+        ),
+        "optim_step": (lambda b: (*update(b), _KEYS.validate_python(b["keys"])), trainer.optim_step),
+        "step_status": (update, trainer.step_status),
+        "abandon_update": (update, trainer.abandon_update),
+    }
     return {
-        "/trainer/open": open_run,
-        "/trainer/begin_update": begin_update,
-        "/trainer/forward_backward": forward_backward,
-        "/trainer/optim_step": optim_step,
-        "/trainer/step_status": step_status,
-        "/trainer/abandon_update": abandon_update,
+        f"/trainer/{name}": _Operation(read=read, run=ordered(work), fault=TrainerError)
+        for name, (read, work) in reads.items()
     }
 
 
-def _posted(operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+def _posted(operation: _Operation) -> Callable[[Request], Awaitable[Response]]:
     async def posted(request: Request) -> Response:
-        return await _guarded(operation, await request.body())
+        data = await request.body()
+
+        async def work() -> object:
+            with boundary(ConfigurationError, f"control request {request.url.path}"):
+                arguments = operation.read(json.loads(data))
+            return await operation.run(*arguments)
+
+        return await _guarded(operation.fault, work)
 
     return posted
 
 
-async def _guarded(operation: Operation, argument: bytes | str) -> Response:
+async def _guarded(fault: type[SynthError], work: Callable[[], Awaitable[object]]) -> Response:
     try:
-        body = json.loads(argument) if isinstance(argument, bytes) else argument
-        return _answer(await operation(body))
+        with boundary(fault, "model process"):
+            return _answer(await work())
     except SynthError as error:
         return _refusal(error)
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
-        return _refusal(ConfigurationError(f"control request: {type(error).__name__}: {error}"))
 
 
 def _answer(value: object) -> Response:
-    return Response(canonical_bytes(value), media_type="application/json")
+    return Response(canonical_bytes({} if value is None else value), media_type="application/json")
 
 
 def _refusal(error: SynthError) -> Response:

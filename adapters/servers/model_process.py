@@ -73,7 +73,8 @@ async def serve(
                 stack.enter_context(_port_noted(endpoints.port_file, port))
                 if on_ready is not None:
                     on_ready(port)
-                await asyncio.gather(*tasks)
+                # Unlike gather, wait leaves the servers alone when it is cancelled: they must close their sockets.
+                await asyncio.wait(tasks)
         finally:
             for server in servers:
                 server.should_exit = True

@@ -61,7 +61,7 @@ class _Proxy:
         answer = await _unless_gone(request, call)
         if answer is None:
             return Response(status_code=499)
-        return JSONResponse(answer.message, background=BackgroundTask(_mark_delivered, request, answer))
+        return JSONResponse(answer.message, background=BackgroundTask(_mark_delivered, answer))
 
     async def count_tokens(self, request: Request) -> Response:
         """Answer ``POST /v1/messages/count_tokens``."""
@@ -130,9 +130,8 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def _mark_delivered(request: Request, answer: Answer) -> None:
-    if not await request.is_disconnected():
-        answer.turn.delivered = True
+async def _mark_delivered(answer: Answer) -> None:
+    answer.turn.delivered = True
 
 
 async def _body(request: Request) -> bytes:
