@@ -100,8 +100,9 @@ class SqlLedger:
             with engine.begin() as connection:
                 yield SqlTransaction(connection)
         except SQLAlchemyError as cause:
-            reason = str(cause.orig if isinstance(cause, DBAPIError) else cause).strip()
-            hints = (hint for mark, hint in _HINTS if mark in f"{type(cause).__name__} {reason}")
+            origin = cause.orig if isinstance(cause, DBAPIError) else cause
+            reason = str(origin).strip()
+            hints = (hint for mark, hint in _HINTS if mark in f"{type(origin).__name__} {reason}")
             raise LedgerError(f"ledger {self._where}: {reason}", hint=next(hints, "nothing was changed")) from cause
 
     @contextmanager
