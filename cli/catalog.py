@@ -55,7 +55,7 @@ def list_task_sets(*, as_json: options.Json = False) -> None:
     terminal.show_table(
         ("task set", "tasks", "families", "digest"),
         [
-            (str(item.reference), str(len(item.tasks)), str(len({entry.family for entry in item.tasks})), item.digest)
+            (str(item.reference), str(len(item.tasks)), str(len({entry.family for entry in item.tasks})), item.digest[:12])
             for item in found
         ],
         right=frozenset({"tasks", "families"}),
@@ -97,7 +97,7 @@ def list_profiles(*, as_json: options.Json = False) -> None:
         return
     terminal.show_table(
         ("profile", "engine", "model", "digest"),
-        [(reference, profile.engine, profile.model or "–", digest) for reference, digest, profile in found],
+        [(reference, profile.engine, profile.model or "–", digest[:12]) for reference, digest, profile in found],
     )
 
 
@@ -131,7 +131,7 @@ def list_policies(*, as_json: options.Json = False) -> None:
     terminal.show_table(
         ("model", "family", "parameters", "context", "digest"),
         [
-            (f"base:{item.name}", item.family, f"{item.n_parameters:,}", str(item.context_tokens), item.digest)
+            (f"base:{item.name}", item.family, f"{item.n_parameters:,}", str(item.context_tokens), item.digest[:12])
             for item in found
         ],
         right=frozenset({"parameters", "context"}),

@@ -1,6 +1,5 @@
 """The platform a command talks to, opened when it is needed."""
 
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,9 +9,9 @@ if TYPE_CHECKING:
 
 def settings() -> "Settings":
     """Return the settings of this process's environment."""
-    from resources.settings import read_settings
+    from resources.wiring import settings_from_environment
 
-    return read_settings(os.environ)  # noqa: TID251 - the process entry point
+    return settings_from_environment()
 
 
 def platform() -> "Platform":

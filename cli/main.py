@@ -4,8 +4,11 @@ Exit codes: 0 done; 1 the work failed; 2 the request is wrong (document, name, i
 Heavy libraries are imported by the command that needs them, so that ``synth --help`` answers at once.
 """
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -17,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="Start here: `synth demo`. State lives in SYNTH_HOME (default: ~/.synth).",
+    epilog="Start here: `synth demo`. State lives in SYNTH_HOME (default: .synth here).",
 )
 app.add_typer(run.app, name="run")
 app.add_typer(train.app, name="train")
@@ -27,8 +30,14 @@ app.add_typer(catalog.policies, name="policy")
 
 
 @app.callback()
-def synth() -> None:
+def synth(
+    home: Annotated[
+        Path | None, typer.Option(help="State directory; instead of SYNTH_HOME, for this command.", show_default=False)
+    ] = None,
+) -> None:
     """Run, evaluate and train tool-using agents."""
+    if home is not None:
+        os.environ["SYNTH_HOME"] = str(home)  # noqa: TID251 - the process entry point; child processes read it too
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

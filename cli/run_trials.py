@@ -8,6 +8,7 @@ import typer
 
 from cli import formats, options, terminal
 from cli.connection import platform
+from cli.reporting import assessed_trials
 
 if TYPE_CHECKING:
     from domain.records.assessment import Assessment
@@ -29,7 +30,7 @@ def trials(
     """
     found = [
         (trial, assessment)
-        for trial, assessment in _assessed(platform(), experiment)
+        for trial, assessment in assessed_trials(platform(), experiment)
         if (outcome is None or trial.outcome.value == outcome) and (task is None or task in trial.task_name)
     ]
     if as_json:
@@ -55,16 +56,6 @@ def _row(trial: "TrialRecord", assessment: "Assessment | None") -> tuple[str, ..
         str(trial.usage.n_sampled_tokens),
         formats.duration(trial.usage.wall_s),
     )
-
-
-def _assessed(opened: "Platform", experiment: str) -> "list[tuple[TrialRecord, Assessment | None]]":
-    with opened.ledger.snapshot() as tx:
-        tx.experiments.get(experiment)
-        found = tx.trials.of_experiment(experiment)
-        by_trial = {
-            item.trial_id: item for unit in tx.units.of(experiment) for item in tx.trials.assessments(unit.unit)
-        }
-    return [(trial, by_trial.get(trial.trial_id)) for trial in found]
 
 
 def transcript(
@@ -106,7 +97,7 @@ def artifacts(
 
     opened = platform()
     if _is_experiment(identity):
-        found = [trial for trial, _ in _assessed(opened, identity)]
+        found = [trial for trial, _ in assessed_trials(opened, identity)]
     else:
         with opened.ledger.snapshot() as tx:
             found = [tx.trials.get(inspection.find_trial(opened, identity))]

@@ -20,6 +20,8 @@ EXIT_FAILED = 1
 EXIT_WRONG = 2
 """What was asked is wrong: a document, a name, an identity that is taken. The same as for wrong options."""
 EXIT_INTERRUPTED = 130
+_PIPE_WIDTH = 200
+"""Columns of a table that goes through a pipe: nobody's window bounds it."""
 
 
 def emit(value: object) -> None:
@@ -55,7 +57,10 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        first = column == columns[0]
+        table.add_column(
+            column, justify="right" if column in right else "left", overflow="fold", no_wrap=first or column in right
+        )
     for row in rows:
         table.add_row(*row)
     console().print(table)
@@ -65,7 +70,8 @@ def console(*, stderr: bool = False) -> "Console":
     """Return a console on the stream as it is now."""
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
 
 
 def show_error(error: "SynthError", *, as_json: bool) -> int:
@@ -92,7 +98,7 @@ def bars(*, shown: bool) -> "Generator[Progress]":
 
     Nothing is drawn when ``shown`` is False or stderr is not a terminal.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
     target = console(stderr=True)
@@ -104,7 +110,7 @@ def bars(*, shown: bool) -> "Generator[Progress]":
         TimeRemainingColumn(),
     )
     with RichProgress(*columns, console=target, disable=not (shown and target.is_terminal)) as progress:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:

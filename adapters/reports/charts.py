@@ -1,0 +1,105 @@
+"""Charts as PNG: what a training learned.
+
+Figures and axes are ``Any`` here: matplotlib leaves its keyword arguments untyped.
+"""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from adapters.reports.content import LabelledEvaluation
+from domain.maths.statistics import Estimate
+from domain.service.evaluate import BatchPoint
+
+_TRAINING = "#2457c5"
+_HELD_OUT = "#d9480f"
+_INK = "#3b4654"
+
+
+def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[LabelledEvaluation]) -> bytes:
+    """Return the training reward of each batch and the held-out evaluations, each with its 95 % interval.
+
+    A batch stands at the number of the policy that sampled it: batch 0 by the first policy. A checkpoint's
+    evaluation stands at the number of batches that the checkpoint has seen, so both lines share one axis.
+    """
+    figure: Any = Figure(figsize=(9.6, 4.0), dpi=160, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_training(axes, curve)
+    _draw_evaluations(axes, evaluations)
+    axes.set_xlabel("batches that the policy has learned from", color=_INK)
+    axes.set_ylabel("mean reward", color=_INK)
+    axes.set_ylim(-0.03, 1.03)
+    axes.grid(visible=True, axis="y", color="#e3e7ec", linewidth=0.8)
+    axes.tick_params(colors=_INK, labelsize=9)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#c3cad3")
+    axes.legend(frameon=False, loc="lower right", fontsize=9, labelcolor=_INK)
+    out = io.BytesIO()
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(out, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _draw_training(axes: Any, curve: Sequence[BatchPoint]) -> None:
+    shown = [(point.index, point.mean) for point in curve if point.mean.value is not None]
+    if not shown:
+        return
+    x = [index for index, _ in shown]
+    axes.plot(
+        x,
+        [mean.value or 0.0 for _, mean in shown],
+        color=_TRAINING,
+        linewidth=2,
+        marker="o",
+        markersize=3.5,
+        label="training batches (95 % interval)",
+    )
+    low, high = zip(*(_bounds(mean) for _, mean in shown), strict=True)
+    axes.fill_between(x, low, high, color=_TRAINING, alpha=0.14, linewidth=0)
+
+
+def _draw_evaluations(axes: Any, evaluations: Sequence[LabelledEvaluation]) -> None:
+    shown = [(item.batch, item.report.mean) for item in evaluations if item.report.mean.value is not None]
+    if not shown:
+        return
+    values = [mean.value or 0.0 for _, mean in shown]
+    bounds = [_bounds(mean) for _, mean in shown]
+    axes.errorbar(
+        [batch for batch, _ in shown],
+        values,
+        yerr=[
+            [max(0.0, value - low) for value, (low, _) in zip(values, bounds, strict=True)],
+            [max(0.0, high - value) for value, (_, high) in zip(values, bounds, strict=True)],
+        ],
+        color=_HELD_OUT,
+        fmt="D--" if len(shown) > 1 else "D",
+        markersize=6.5,
+        linewidth=1.2,
+        elinewidth=1.8,
+        capsize=4,
+        label="held-out evaluation (95 % interval)",
+    )
+    for (batch, mean), value in zip(shown, values, strict=True):
+        axes.annotate(
+            f"{value:.2f}\nn = {mean.n_tasks} × {_attempts(mean)}",
+            (batch, value),
+            xytext=(9, -4),
+            textcoords="offset points",
+            fontsize=8,
+            color=_HELD_OUT,
+            va="top",
+        )
+
+
+def _attempts(mean: Estimate) -> str:
+    return f"{mean.n_attempts / mean.n_tasks:.3g}" if mean.n_tasks else "0"
+
+
+def _bounds(mean: Estimate) -> tuple[float, float]:
+    value = mean.value or 0.0
+    return (value if mean.low is None else max(0.0, mean.low), value if mean.high is None else min(1.0, mean.high))
