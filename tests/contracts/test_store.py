@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -118,6 +119,32 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="file") as refused:
         DirectoryStore(tmp_path / "file" / "store")
     assert refused.value.hint
+
+
+WRITER = """
+import os, sys, pathlib
+from adapters.stores.directory import DirectoryStore
+store = DirectoryStore(pathlib.Path(sys.argv[1]))
+while True:
+    print(store.put(os.urandom(300_000)).digest, flush=True)
+"""
+
+
+def test_sigkill_leaves_whole_objects(tmp_path: Path) -> None:
+    """A writer killed at some moment leaves every announced object, and no part of one under its name."""
+    root = tmp_path / "store"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(root)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert writer.stdout is not None
+    announced = [writer.stdout.readline().strip() for _ in range(3)]
+    writer.kill()
+    out, _ = writer.communicate(timeout=30)
+    announced += [line.strip() for line in out.splitlines(keepends=True) if line.endswith("\n")]
+    objects = [path for path in files(root) if path.parent.name != "incoming"]
+    assert set(announced) <= {path.name for path in objects}
+    for path in objects:
+        assert digest_bytes(path.read_bytes()) == path.name
 
 
 @pytest.fixture
