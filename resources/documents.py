@@ -1,0 +1,147 @@
+"""Documents as the graph receives them: typed into the Launchpad, or as ``@FILE`` like on the command line."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, cast
+
+from adapters import codec
+from adapters.inputs.documents import (
+    demonstrations_path,
+    read_demonstrations,
+    read_plan,
+    read_profile,
+    read_recipe,
+)
+from domain.errors import ConfigurationError
+from domain.records.canonical import Json
+from domain.records.chat import Demonstration
+from domain.records.experiment import ExperimentKind
+from domain.records.model import PolicyRecipe
+from domain.records.profile import Plan, Profile
+from domain.service.accept import Submission
+from domain.service.plan_checks import check_plan_values, check_profile
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """A submission as written: the same documents as ``synth run start`` takes."""
+
+    kind: str
+    dataset: str
+    actor: str = ""
+    profile: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    plan: str = ""
+    plan_values: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    model: str = ""
+    idempotency_key: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """A recurring experiment: what to submit, and when."""
+
+    name: str
+    cron: str
+    """Five fields, UTC."""
+    dataset: str
+    actor: str
+    plan: str
+    kind: str = "evaluation"
+    model: str = ""
+
+
+def submission(documents: Documents) -> Submission:
+    """Return what acceptance takes.
+
+    Raises:
+        ConfigurationError: naming the document and the field.
+    """
+    try:
+        kind = ExperimentKind(documents.kind)
+    except ValueError:
+        known = ", ".join(kind.value for kind in ExperimentKind if kind is not ExperimentKind.REGRADE)
+        raise ConfigurationError(f"kind: {documents.kind!r} is unknown", hint=f"write one of {known}") from None
+    if kind is ExperimentKind.REGRADE:
+        raise ConfigurationError("kind: a regrade takes no documents", hint="say `synth run regrade EXPERIMENT`")
+    return Submission(
+        kind=kind,
+        task_set=documents.dataset,
+        actor=_actor(documents),
+        plan=_plan(documents),
+        model=documents.model or None,
+        labels=documents.labels,
+        idempotency_key=documents.idempotency_key or None,
+    )
+
+
+def recipe(path: str) -> tuple[PolicyRecipe, tuple[Demonstration, ...]]:
+    """Return a recipe and the demonstrations beside it.
+
+    Raises:
+        ConfigurationError: naming the file and the field.
+    """
+    found = read_recipe(path)
+    return found, read_demonstrations(demonstrations_path(path, found))
+
+
+def read_benchmarks(path: Path) -> tuple[Benchmark, ...]:
+    """Return the recurring benchmarks of a JSON list; none when there is no file.
+
+    Raises:
+        ConfigurationError: naming the file, the entry and the field.
+    """
+    try:
+        value: object = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: {error}", hint="write a JSON list of benchmarks") from error
+    if not isinstance(value, list):
+        raise ConfigurationError(f"{path}: holds no JSON list", hint='write [{"name": ..., "cron": ...}]')
+    entries = cast("list[object]", value)
+    found = tuple(_decoded(Benchmark, entry, f"{path}: {index}") for index, entry in enumerate(entries))
+    names = [benchmark.name for benchmark in found]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"{path}: two benchmarks share a name", hint="give each its own")
+    for benchmark in found:
+        if not benchmark.name.replace("_", "").isalnum() or not benchmark.name.isascii():
+            raise ConfigurationError(f"{path}: name: {benchmark.name!r}", hint="use letters, digits and _")
+    return found
+
+
+def _actor(documents: Documents) -> Profile | str:
+    if bool(documents.actor) is bool(documents.profile):
+        raise ConfigurationError("actor: give either a reference or a profile", hint="team/agent@v1, @FILE or fields")
+    if documents.profile:
+        return _checked(Profile, documents.profile, "profile", check_profile)
+    return read_profile(documents.actor[1:]) if documents.actor.startswith("@") else documents.actor
+
+
+def _plan(documents: Documents) -> Plan:
+    if not documents.plan:
+        return _checked(Plan, documents.plan_values, "plan", check_plan_values)
+    if documents.plan_values or not documents.plan.startswith("@"):
+        raise ConfigurationError(f"plan: {documents.plan!r}", hint="write @FILE, or the plan's fields, not both")
+    return read_plan(documents.plan[1:])
+
+
+def _checked(kind: type[T], document: Mapping[str, Json], where: str, check: Callable[[T], None]) -> T:
+    found = _decoded(kind, document, where)
+    check(found)
+    return found
+
+
+def _decoded(kind: type[T], document: object, where: str) -> T:
+    try:
+        return codec.decode(kind, json.dumps(document, allow_nan=False), error=ConfigurationError)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: not a finite JSON value", hint="write finite numbers") from error
+    except ConfigurationError as error:
+        problem = error.message.removeprefix(f"{kind.__name__}.")
+        names = ", ".join(getattr(kind, "__dataclass_fields__", {}))
+        raise ConfigurationError(f"{where}.{problem}", hint=f"fields: {names}") from error

@@ -1,0 +1,48 @@
+"""What a run's end means for its unit: failed runs run again from what is kept, cancelled ones do not."""
+
+import dagster as dg
+
+from domain.service.dispatch import conclude_evaluation, unit_run_ended
+from domain.service.platform import Platform
+from resources.synth import SynthResource
+from sensors.jobs import UNIT_JOBS, evaluation_report_job
+from sensors.loose import loose
+
+_MONITORED = [*UNIT_JOBS.values(), evaluation_report_job]
+
+
+@loose.run_failure_sensor(
+    monitored_jobs=_MONITORED, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING
+)
+def run_failed(context: dg.RunFailureSensorContext, synth: SynthResource) -> dg.SkipReason:
+    """Note a failed run: its unit gets a new generation, and keeps every finished trial."""
+    run = context.dagster_run
+    return _ended(synth.platform(), run, f"run {run.run_id}: {context.failure_event.message or 'failed'}"[:500])
+
+
+@loose.run_status_sensor(
+    run_status=dg.DagsterRunStatus.CANCELED,
+    monitored_jobs=_MONITORED,
+    minimum_interval_seconds=2,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+)
+def run_cancelled(context: dg.RunStatusSensorContext, synth: SynthResource) -> dg.SkipReason:
+    """Note a run that somebody cancelled in Dagster: its unit is over."""
+    run = context.dagster_run
+    return _ended(synth.platform(), run, f"run {run.run_id} was cancelled in Dagster", cancelled=True)
+
+
+def _ended(platform: Platform, run: dg.DagsterRun, reason: str, *, cancelled: bool = False) -> dg.SkipReason:
+    """Tell the ledger. A unit whose current worker is another run is left alone."""
+    unit = run.tags.get("unit")
+    if unit is not None and _is_current(platform, unit, run):
+        unit_run_ended(platform, unit, reason=reason, cancelled=cancelled)
+    elif unit is None and cancelled and "experiment" in run.tags:
+        conclude_evaluation(platform, run.tags["experiment"], succeeded=False, detail=reason)
+    return dg.SkipReason(reason)
+
+
+def _is_current(platform: Platform, unit: str, run: dg.DagsterRun) -> bool:
+    with platform.ledger.snapshot() as tx:
+        row = tx.units.get(unit)
+    return str(row.generation) == run.tags.get("generation") and row.lease_holder in {None, run.run_id}
