@@ -1,0 +1,127 @@
+"""Ports of execution: boxes and what runs in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from domain.records.task import TaskEnvironment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on a box; None: unbounded."""
+
+    memory_mb: int | None = 2048
+    processes: int | None = 256
+    output_bytes: int = 1_000_000
+    """Of stdout and stderr kept of one command, each; the rest is dropped and counted."""
+    disk_mb: int | None = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxSpec:
+    """What to create."""
+
+    box_id: str
+    experiment_id: str
+    trial_id: str
+    fence: int
+    deadline_ms: int
+    """The janitor may end the box after this."""
+    environment: TaskEnvironment
+    limits: Limits
+    model_access: bool = False
+    """Only then is the model proxy reachable, at the address in ``Box.proxy_url``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One program run in a box."""
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The whole environment beside PATH and HOME; nothing is inherited."""
+    stdin: bytes = b""
+    timeout_s: float = 60.0
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How it ended. ``exit_code`` is None when it was killed on time-out."""
+
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    limit_exceeded: str | None = None
+    """``memory``, ``processes`` or ``disk`` when a limit ended it."""
+    n_dropped_bytes: int = 0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxStats:
+    """What a box consumed so far."""
+
+    cpu_s: float | None = None
+    peak_memory_bytes: int | None = None
+    limits_enforced_by: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Box(Protocol):
+    """One live box. Every path is absolute inside it."""
+
+    @property
+    def proxy_url(self) -> str | None:
+        """Base URL of the model proxy as seen from inside; None without model access."""
+        ...
+
+    async def exec(self, command: Command) -> CommandResult:
+        """Run to its end or its time-out; every process it started is dead when this returns."""
+        ...
+
+    async def upload(self, tar: bytes, target: str) -> None:
+        """Unpack below ``target``; refuses links and paths that leave it."""
+        ...
+
+    async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
+        """Return a deterministic tar of a file or directory: regular files, directories, inner links.
+
+        A file's tar has one member, its base name; a directory's has paths relative to the directory. Modes keep
+        their permission bits, owner and time are 0. ``max_bytes`` bounds the content (None: the sandbox's own
+        bound), so that a box cannot make its reader run out of memory.
+
+        Raises NotFoundError when the path does not exist, SandboxError on a device, FIFO, escape or too much.
+        """
+        ...
+
+    async def stats(self) -> BoxStats:
+        """Return consumption."""
+        ...
+
+    async def destroy(self) -> None:
+        """End every process and remove everything; twice is fine."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Makes boxes."""
+
+    @property
+    def name(self) -> str:
+        """``local``, ``memory``."""
+        ...
+
+    def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
+        """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
+        ...
+
+    async def create(self, spec: BoxSpec) -> Box:
+        """Create a box. Raises SandboxError."""
+        ...
+
+    async def sweep(self, now_ms: int) -> tuple[str, ...]:
+        """End boxes of dead owners or past their deadline; returns their ids. Touches nothing else."""
+        ...

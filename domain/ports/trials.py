@@ -1,0 +1,120 @@
+"""Ports of a trial: task sources, engines, verifiers, evidence, the model process as a run sees it."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from domain.ports.boxes import Command
+from domain.records.assessment import Assessment
+from domain.records.model import PolicyVersion
+from domain.records.profile import Profile
+from domain.records.task import Task
+from domain.records.trial import EvidenceRef, Interaction, TrialRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBinding:
+    """What a harness is told about its model."""
+
+    base_url: str
+    token: str
+    model: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """Files to put into a box before launch."""
+
+    tar: bytes
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to upload and run; commands run in order and stop at the first that fails."""
+
+    uploads: tuple[Upload, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+class Engine(Protocol):
+    """How a profile starts a harness."""
+
+    @property
+    def name(self) -> str:
+        """``mini``."""
+        ...
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a launch takes a model binding."""
+        ...
+
+    def check(self, profile: Profile) -> None:
+        """Refuse a profile that conflicts with routing or capture. Raises ConfigurationError by field."""
+        ...
+
+    def launch(self, profile: Profile, task: Task, archive: bytes, binding: ModelBinding | None) -> Launch:
+        """Return what to upload and run for one attempt. ``archive`` is the task's tar."""
+        ...
+
+
+class Verifier(Protocol):
+    """Assesses what a trial left behind."""
+
+    def identity(self, task: Task) -> str:
+        """Return ``verifier:<12 hex>`` of what will judge this task."""
+        ...
+
+    async def assess(self, task: Task, trial: TrialRecord, *, fence: int) -> Assessment:
+        """Assess retained outputs in a fresh box. Infrastructure faults become UNGRADED, not exceptions."""
+        ...
+
+
+class TaskSource(Protocol):
+    """Reads foreign task directories."""
+
+    def read(self, directory: str, *, host_runnable: bool) -> tuple[tuple[Task, bytes], ...]:
+        """Return each task with its archive, in order of name.
+
+        ``directory`` is one task or a directory of tasks; ``host_runnable`` declares that boxes without
+        the tasks' images may run them. Raises TaskError naming file and field, for every bad task at once.
+        """
+        ...
+
+
+@runtime_checkable
+class Evidence(Protocol):
+    """The journal of interactions. Append is durable before it returns."""
+
+    async def append(self, interaction: Interaction) -> None:
+        """Stage with fsync (group commit)."""
+        ...
+
+    async def staged(self, trial_id: str) -> tuple[Interaction, ...]:
+        """Return the interactions of a trial that is not published yet, in order."""
+        ...
+
+    async def publish(self, trial_id: str) -> EvidenceRef:
+        """Move all interactions of a trial to the store; idempotent; empty trials give 0 interactions."""
+        ...
+
+    async def read(self, ref: EvidenceRef) -> tuple[Interaction, ...]:
+        """Return published interactions in order."""
+        ...
+
+
+class ModelService(Protocol):
+    """The model process as seen by a run: it serves versions and publishes evidence."""
+
+    async def serve(self, version: PolicyVersion) -> None:
+        """Make a version answerable; idempotent."""
+        ...
+
+    async def publish(self, trial_id: str) -> EvidenceRef:
+        """Publish a trial's evidence."""
+        ...
+
+    async def read(self, ref: EvidenceRef) -> tuple[Interaction, ...]:
+        """Return published interactions."""
+        ...
