@@ -141,18 +141,27 @@ class SegmentLog:
         os.close(self._lock)
 
     def _writable(self) -> int:
-        if self._file is None or self._size >= self._limit_bytes:
-            self._abandon_segment(keep=True)
-            number = self._active + 1
-            file = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            self._file, self._active, self._size = file, number, len(MAGIC)
+        if self._file is not None and self._size < self._limit_bytes:
+            return self._file
+        self._abandon_segment(keep=True)
+        path = self._path(self._active + 1)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
             self._write_all(file, MAGIC)
-            directory = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        return self._file
+            self._sync_directory()
+        except OSError:
+            os.close(file)
+            path.unlink()
+            raise
+        self._file, self._active, self._size = file, self._active + 1, len(MAGIC)
+        return file
+
+    def _sync_directory(self) -> None:
+        directory = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     @staticmethod
     def _write_all(file: int, data: bytes) -> None:
@@ -174,7 +183,9 @@ class SegmentLog:
 
     def _cut(self, segment: int, data: bytes, offset: int) -> None:
         path = self._path(segment)
-        path.with_suffix(".torn").write_bytes(data[offset:])
+        # Nobody was told that these bytes are durable; they are kept for people, where there is room.
+        with contextlib.suppress(OSError):
+            path.with_suffix(".torn").write_bytes(data[offset:])
         if offset == 0:
             path.unlink()
         else:

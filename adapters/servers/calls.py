@@ -2,12 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from adapters.servers.conversation import Conversation, Prompt, Turn
+from adapters.servers.call import Answer, Call, Job, Trial, call_seed, check_result, ready, recorded_request
+from adapters.servers.conversation import Conversation
 from adapters.servers.delivery import message_of
 from adapters.servers.wire import WireRequest
 from domain.errors import (
@@ -40,50 +40,6 @@ _REFUSALS = (ConfigurationError, ContextOverflowError, AuthorizationError, BusyE
 """What a harness did wrong itself; anything else is the platform's fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A recorded message and the turn it belongs to."""
-
-    message: Mapping[str, Any]
-    turn: Turn
-
-
-@dataclass(slots=True, kw_only=True)
-class Call:
-    """A call under way."""
-
-    task: asyncio.Task[Answer]
-    abandoned: bool = False
-    """Its harness went away before the answer; a retry takes it over instead of sampling again."""
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Live state of one trial."""
-
-    conversations: dict[str, Conversation] = field(default_factory=dict[str, Conversation])
-    calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
-    tasks: set[asyncio.Task[Answer]] = field(default_factory=set[asyncio.Task[Answer]])
-    n_recorded: int = 0
-    closed: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a number is given and the call is written, so that numbers have no holes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What one generation needs."""
-
-    scope: TokenScope
-    agent: str
-    request: WireRequest
-    prompt: Prompt
-    family: Family
-    trial: _Trial
-    conversation: Conversation
-    n_call: int
-
-
 class CallDesk:
     """Takes requests of harnesses to recorded answers. Lives in one event loop."""
 
@@ -105,7 +61,7 @@ class CallDesk:
         self._ledger = ledger
         self._clock = clock
         self._families: dict[str, Family] = {}
-        self._trials: dict[str, _Trial] = {}
+        self._trials: dict[str, Trial] = {}
         self._faults: dict[str, dict[str, str]] = {}
         """Trial -> agent -> why its last call failed, where the platform was the reason."""
         self._loading = asyncio.Lock()
@@ -172,7 +128,7 @@ class CallDesk:
         if len(trial.tasks) >= CALLS_AT_ONCE:
             raise BusyError(f"{len(trial.tasks)} calls of this trial are under way")
         conversation.n_calls += 1
-        job = _Job(
+        job = Job(
             scope=scope,
             agent=agent,
             request=request,
@@ -203,7 +159,7 @@ class CallDesk:
         Returns:
             Why the model could not answer the last call of an agent, if the platform was the reason; else "".
         """
-        trial = self._trials.setdefault(trial_id, _Trial())
+        trial = self._trials.setdefault(trial_id, Trial())
         trial.closed = True
         if trial.tasks:
             _, late = await asyncio.wait(set(trial.tasks), timeout=wait_s)
@@ -235,7 +191,7 @@ class CallDesk:
             raise ContextOverflowError(f"prompt is too long: {n_prompt} tokens > {limit} maximum")
 
     @staticmethod
-    def _repeated(trial: _Trial, conversation: Conversation, agent: str, context: str) -> Call | None:
+    def _repeated(trial: Trial, conversation: Conversation, agent: str, context: str) -> Call | None:
         """Return the call that this request repeats because its answer never arrived."""
         running = trial.calls.get((agent, context))
         if running is not None and running.abandoned:
@@ -244,10 +200,10 @@ class CallDesk:
         turn = conversation.by_context.get(context)
         if turn is None or turn.delivered or turn.n_end != len(turn.segment.ids):
             return None
-        answer: asyncio.Task[Answer] = asyncio.create_task(_ready(Answer(message=turn.message, turn=turn)))
+        answer: asyncio.Task[Answer] = asyncio.create_task(ready(Answer(message=turn.message, turn=turn)))
         return Call(task=answer)
 
-    def _start(self, job: _Job) -> Call:
+    def _start(self, job: Job) -> Call:
         call = Call(task=asyncio.create_task(self._answer(job)))
         key = (job.agent, job.prompt.context)
         job.trial.calls[key] = call
@@ -264,7 +220,7 @@ class CallDesk:
         call.task.add_done_callback(ended)
         return call
 
-    async def _answer(self, job: _Job) -> Answer:
+    async def _answer(self, job: Job) -> Answer:
         try:
             answer = await self._sample_and_record(job)
         except _REFUSALS:
@@ -278,7 +234,7 @@ class CallDesk:
     def _note_fault(self, scope: TokenScope, agent: str, error: SynthError) -> None:
         self._faults.setdefault(scope.trial_id, {})[agent] = f"{type(error).__name__}: {error}"
 
-    async def _sample_and_record(self, job: _Job) -> Answer:
+    async def _sample_and_record(self, job: Job) -> Answer:
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
         seed = call_seed(job.scope.seed, job.agent, job.n_call)
         room = self._sampler.context_tokens - len(job.prompt.ids)
@@ -293,7 +249,7 @@ class CallDesk:
                     seed=seed,
                 )
             )
-        _check_result(result, job.scope.policy)
+        check_result(result, job.scope.policy)
         parsed = await self._in_renderer(lambda: job.family.parse(result.sampled_ids))
         message = self._message(job, result, parsed)
         async with job.trial.lock:
@@ -311,7 +267,7 @@ class CallDesk:
                 stop_reason=result.stop_reason,
                 temperature=job.scope.temperature,
                 seed=seed,
-                request=_recorded_request(job),
+                request=recorded_request(job),
                 response=message,
                 started_ms=started_ms,
                 duration_s=round(self._clock.monotonic_s() - started_s, 6),
@@ -324,7 +280,7 @@ class CallDesk:
         self.counters["n_sampled_tokens"] += len(result.sampled_ids)
         return Answer(message=message, turn=turn)
 
-    def _message(self, job: _Job, result: SampleResult, parsed: ParsedTurn) -> dict[str, Any]:
+    def _message(self, job: Job, result: SampleResult, parsed: ParsedTurn) -> dict[str, Any]:
         return message_of(
             parsed,
             model=job.request.model,
@@ -335,14 +291,14 @@ class CallDesk:
             new_id=self._clock.new_id,
         )
 
-    async def _trial(self, scope: TokenScope) -> _Trial:
+    async def _trial(self, scope: TokenScope) -> Trial:
         """Return live state, rebuilt from the journal after a restart."""
         known = self._trials.get(scope.trial_id)
         if known is not None:
             return known
         family = await self._family(scope.policy)
         staged = await self._evidence.staged(scope.trial_id)
-        fresh = _Trial(n_recorded=len(staged))
+        fresh = Trial(n_recorded=len(staged))
 
         def restore() -> None:
             for interaction in staged:
@@ -381,34 +337,3 @@ class CallDesk:
     async def _in_renderer(self, work: Callable[[], T]) -> T:
         with boundary(SamplerError, "native format"):
             return await asyncio.get_running_loop().run_in_executor(self._renderer, work)
-
-
-def call_seed(seed: int, agent: str, n_call: int) -> int:
-    """Return the seed of an agent's n-th call: 63 bits of SHA-256 over the trial's seed, the agent and the number."""
-    digest = hashlib.sha256(f"{seed}/{agent}/{n_call}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def _recorded_request(job: _Job) -> dict[str, Any]:
-    """Return what this call added to the conversation; a whole conversation where a segment starts."""
-    added = job.request.messages[job.prompt.n_known :]
-    body: dict[str, Any] = {
-        "messages": [message.plain() for message in added],
-        "context": job.prompt.context,
-        "max_tokens": job.request.max_tokens,
-    }
-    if job.prompt.base is None:
-        body["system"] = job.request.system
-        body["tools"] = [tool.name for tool in job.request.tools]
-    return body
-
-
-def _check_result(result: SampleResult, version: str) -> None:
-    if result.version != version:
-        raise SamplerError(f"asked for {version}, sampled by {result.version}")
-    if len(result.logprobs) != len(result.sampled_ids) or not result.sampled_ids:
-        raise SamplerError(f"{version}: {len(result.sampled_ids)} ids with {len(result.logprobs)} logprobs")
-
-
-async def _ready(answer: Answer) -> Answer:
-    return answer

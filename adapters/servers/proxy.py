@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from adapters.servers.calls import Answer, BusyError, Call, CallDesk
+from adapters.servers.call import Answer, Call
+from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
 from adapters.servers.wire import read_request
 from domain.errors import ConfigurationError, SamplerError, SynthError

@@ -13,6 +13,7 @@ from adapters.segments import SegmentLog
 from domain.errors import EvidenceError
 from domain.ports import Evidence
 from domain.records.trial import EvidenceRef, Interaction, Purpose, StopReason
+from tests.contracts.tiny_disk import tiny_disk
 from tests.fakes.evidence import MemoryEvidence
 from tests.fakes.store import MemoryStore
 
@@ -203,6 +204,30 @@ async def test_a_full_disk_is_an_evidence_error(tmp_path: Path, monkeypatch: pyt
     again = JournalEvidence(tmp_path, store)
     assert [call.prompt_ids for call in await again.staged("t1")] == [(1,), (1, 2, 5)]
     await again.close()
+
+
+async def test_a_really_full_disk_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """On a small file system every append is either durable or refused, whatever came before."""
+    store = MemoryStore()
+    with tiny_disk(tmp_path / "disk", size_kib=128) as disk:
+        journal = JournalEvidence(disk, store, segment_bytes=20_000)
+        kept: list[str] = []
+        refused = 0
+        for number in range(60):
+            call = an_interaction(0, tuple(range(600)), (2,), trial=f"t{number}")
+            try:
+                await journal.append(call)
+            except EvidenceError:
+                refused += 1
+            else:
+                kept.append(call.trial_id)
+        assert refused > 0
+        await journal.close()
+        again = JournalEvidence(disk, store, segment_bytes=20_000)
+        for trial in kept:
+            assert len(await again.staged(trial)) == 1
+        assert len(kept) > 20
+        await again.close()
 
 
 async def test_non_finite_logprobs_are_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from adapters.servers.control import create_control
 from adapters.servers.model_process import Endpoints, serve
 from adapters.servers.proxy import create_proxy
 from domain.errors import ContextOverflowError, NotFoundError
-from domain.ports import SampleRequest, SampleResult, Store, Trainer
+from domain.ports import Family, SampleRequest, SampleResult, Store, Trainer
 from domain.records.experiment import (
     Experiment,
     ExperimentKind,
@@ -62,6 +62,11 @@ class SystemClock:
         return secrets.token_urlsafe(32)
 
 
+def as_bytes(line: str) -> tuple[int, ...]:
+    """Return a turn in the scripted family's ids."""
+    return (*line.encode(), END)
+
+
 @dataclass
 class ScriptedSampler:
     """Says the lines of its script, one a call; an exception in the script is raised; then "done" for ever."""
@@ -71,6 +76,8 @@ class ScriptedSampler:
     delay_s: float = 0.0
     requests: list[SampleRequest] = field(default_factory=list[SampleRequest])
     loaded: list[str] = field(default_factory=list[str])
+    encode: Callable[[str], tuple[int, ...]] = as_bytes
+    """A whole turn as ids, its stop id included."""
 
     async def load(self, version: PolicyVersion) -> None:
         """Note the version."""
@@ -93,7 +100,7 @@ class ScriptedSampler:
             await asyncio.sleep(self.delay_s)
         if isinstance(line, Exception):
             raise line
-        whole = (*line.encode(), END)
+        whole = self.encode(line)
         ids = whole[: request.max_tokens]
         return SampleResult(
             sampled_ids=ids,
@@ -194,6 +201,7 @@ async def model_process(
     script: Sequence[str | Exception] = (),
     *,
     sampler: ScriptedSampler | None = None,
+    family: Family | None = None,
     trainer: Trainer | None = None,
     ping_s: float = 5.0,
     tokens: TokenBook | None = None,
@@ -202,10 +210,9 @@ async def model_process(
     clock = SystemClock()
     tokens = tokens or TokenBook(clock)
     sampler = sampler or ScriptedSampler(script=list(script))
+    spoken = family or ScriptedFamily()
     evidence = JournalEvidence(directory / "journal", store)
-    desk = CallDesk(
-        sampler=sampler, family_of=lambda _: ScriptedFamily(), evidence=evidence, ledger=tokens.ledger, clock=clock
-    )
+    desk = CallDesk(sampler=sampler, family_of=lambda _: spoken, evidence=evidence, ledger=tokens.ledger, clock=clock)
     endpoints = Endpoints(
         proxy_socket=directory / "p.sock", control_socket=directory / "c.sock", port_file=directory / "port"
     )

@@ -209,6 +209,47 @@ async def test_prompts_extend_exactly_what_was_sampled(tmp_path: Path) -> None:
     assert shown.endswith("<s>tool/bash:first</s><s>tool/bash:second</s><s>assistant:")
 
 
+async def test_the_qwen3_format_stays_exact(tmp_path: Path) -> None:
+    """With the real format and tokenizer: odd spacing, calls that cannot be read, cut turns and control text."""
+    from adapters.families.qwen3 import Qwen3Family
+    from adapters.trainers.tokenizer_training import byte_tokenizer
+
+    tokenizer = byte_tokenizer()
+    family = Qwen3Family(tokenizer)
+
+    def encode(line: str) -> tuple[int, ...]:
+        return (*tokenizer.encode(line, add_special_tokens=False).ids, family.stop_ids[0])
+
+    sampler = ScriptedSampler(
+        script=[
+            'On it.\n<tool_call>\n{"name":"bash",  "arguments": {"command": "ls"}}\n</tool_call>',
+            '<tool_call>\n{"name": "bash", "argu\n</tool_call>',
+            "<think>\nhm\n</think>\n\n  spaces kept  \n",
+            "this turn is cut in the middle",
+            "\n".join(
+                f'<tool_call>\n{{"name": "bash", "arguments": {{"command": "{name}"}}}}\n</tool_call>' for name in "ab"
+            ),
+            "done",
+        ],
+        encode=encode,
+    )
+    async with model_process(tmp_path, MemoryStore(), sampler=sampler, family=family) as process:
+        harness = Harness(process)
+        first = await harness.ask("start", system="Use bash.")
+        assert [block["type"] for block in first["content"]] == ["text", "tool_use"]
+        second = await harness.ask(results(first, "<|im_end|> <tool_call>"), system="Use bash.")
+        assert second["stop_reason"] == "tool_use"
+        third = await harness.ask("try again", system="Use bash.", thinking={"type": "adaptive"})
+        assert [block["type"] for block in third["content"]] == ["thinking", "text"]
+        fourth = await harness.ask("go on", system="Use bash.", max_tokens=5)
+        assert fourth["stop_reason"] == "max_tokens"
+        fifth = await harness.ask("more", system="Use bash.")
+        await harness.ask(list(reversed(results(fifth, "1", "2"))), system="Use bash.")
+        calls = await harness.calls()
+    assert [call.segment for call in calls] == [0] * 6
+    assert_exact(calls)
+
+
 async def test_a_rewritten_history_starts_a_segment(tmp_path: Path) -> None:
     """Compaction and edits give a new segment, rendered whole; going back to the old history forks from its ids."""
     async with model_process(tmp_path, MemoryStore(), [CALL, "one", "two", "three", "four"]) as process:
