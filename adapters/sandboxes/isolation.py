@@ -28,15 +28,12 @@ Way = Literal["range", "single"]
 HOST_ID_BASE = 0x4000_0000
 """First host id of a box's ids: far above every id that accounts or container engines use."""
 HOST_ID_COUNT = 65536
-TOPS = (
-    *("app", "tests", "solution", "logs", "tmp", "home", "root", "opt", "srv", "mnt", "var", "run"),
-    *("data", "workspace", "work", "output"),
-)
-"""Directories at the top of a box that it may write."""
-SHM = ".shm"
+TOPS = ("tests", "solution", "logs", "tmp", "home", "root", "opt", "var")
+"""Directories at the top of every box that it may write; the working directory's comes to them."""
 INNER = "/.synth"
 """Where the relay and the model socket appear inside."""
 PROXY_PORT = 8099
+_KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FIXED = ("usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM)
 """Top-level names that a box may never write."""
@@ -58,8 +55,10 @@ def is_fixed(top: str) -> bool:
 class Mounts:
     """Host paths of one box."""
 
+    skeleton: Path
+    """What the box sees as ``/``, read-only and shared: the system's names, ``/etc``, and mount points."""
     root: Path
-    etc: Path
+    """What is its own: one directory for each of ``tops``."""
     tops: tuple[str, ...]
     passwd: Path | None = None
     """Own ``passwd`` and ``group`` for a user that the shared ones do not name."""
@@ -94,9 +93,11 @@ def bubblewrap(
     argv += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "box"]
     if status_fd is not None:
         argv += ["--json-status-fd", str(status_fd)]
+    argv += _mount_arguments(mounts)
     if way == "single":
         argv += ["--unshare-user", "--uid", str(inner.uid), "--gid", str(inner.uid), "--cap-drop", "ALL"]
-    argv += _mount_arguments(way, mounts)
+        for name in _KERNEL_SETTINGS:  # files of the kernel's root, whom our own id may be
+            argv += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
     argv += ["--chdir", inner.cwd, "--"]
     if way == "range":
         argv += ["/usr/bin/nsenter", f"--user=/proc/self/fd/{userns_fd}", "-S", str(inner.uid), "-G", str(inner.uid)]
@@ -110,19 +111,18 @@ def bubblewrap(
     return [*argv, "/bin/sh", "-c", script, "box", processes, blocks, f"/proc/self/fd/{environment_fd}", *inner.argv]
 
 
-def _mount_arguments(way: Way, mounts: Mounts) -> list[str]:
-    root = mounts.root
-    argv: list[str] = ["--bind" if way == "range" else "--ro-bind", str(root), "/"]
-    if way == "single":
-        for top in mounts.tops:
-            argv += ["--bind", str(root / top), f"/{top}"]
-    argv += ["--ro-bind", "/usr", "/usr", "--ro-bind", str(mounts.etc), "/etc"]
+def _mount_arguments(mounts: Mounts) -> list[str]:
+    argv = ["--ro-bind", str(mounts.skeleton), "/", "--ro-bind", "/usr", "/usr"]
     for name in _SYSTEM:
         if not Path(f"/{name}").is_symlink() and Path(f"/{name}").is_dir():
             argv += ["--ro-bind", f"/{name}", f"/{name}"]
+    for top in mounts.tops:
+        argv += ["--bind", str(mounts.root / top), f"/{top}"]
     if mounts.passwd is not None and mounts.group is not None:
         argv += ["--ro-bind", str(mounts.passwd), "/etc/passwd", "--ro-bind", str(mounts.group), "/etc/group"]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", str(root / SHM), "/dev/shm"]  # noqa: S108 - inside the box
+    shm = str(mounts.root / "tmp")  # on disk, where it counts; the kernel's own would be memory without a limit
+    argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    argv += ["--bind", shm, "/dev/shm"]  # noqa: S108 - inside the box
     if mounts.relay is not None and mounts.proxy_socket is not None:
         argv += ["--ro-bind", str(mounts.relay), f"{INNER}/relay.py"]
         argv += ["--ro-bind", str(mounts.proxy_socket), f"{INNER}/model.sock"]
@@ -157,26 +157,19 @@ def python_inside() -> str:
 
 
 def make_root(root: Path, tops: tuple[str, ...], way: Way) -> None:
-    """Create the directory tree that a box sees as ``/``: the system's names fixed, ``tops`` writable."""
-    root.mkdir(mode=0o755)
-    for name in _FIXED:
-        system = Path(f"/{name}")
-        if name in _SYSTEM and system.is_symlink():
-            (root / name).symlink_to(system.readlink())
-        elif name not in _SYSTEM or system.is_dir():
-            (root / name).mkdir(mode=0o755)
-    for name in ("relay.py", "model.sock"):
-        (root / INNER.strip("/") / name).touch()
-    for name in (*tops, SHM):
+    """Create the directories that one box may write."""
+    os.mkdir(root, 0o755)  # noqa: PTH102 - once for each box: pathlib doubles the cost
+    for name in tops:
         give(root / name, way, mode=0o777)
 
 
 def give(path: Path, way: Way, *, uid: int = 0, mode: int = 0o755) -> None:
     """Create a directory that belongs to a user of the box."""
-    path.mkdir(exist_ok=True)
-    path.chmod(mode)
+    where = os.fspath(path)
+    os.mkdir(where)  # noqa: PTH102
+    os.chmod(where, mode)  # noqa: PTH101
     if way == "range":
-        os.chown(path, HOST_ID_BASE + uid, HOST_ID_BASE + uid, follow_symlinks=False)
+        os.chown(where, HOST_ID_BASE + uid, HOST_ID_BASE + uid, follow_symlinks=False)
 
 
 def open_user_namespace() -> int:
@@ -220,12 +213,37 @@ def memory_file(content: bytes, name: str) -> int:
     return descriptor
 
 
-def write_etc(etc: Path) -> None:
-    """Write the ``/etc`` that all boxes share: no file of the host but the library cache and the alternatives."""
-    if etc.exists():
+def write_skeleton(skeleton: Path) -> None:
+    """Write what all boxes see as ``/``: of the host only the library cache and the alternatives."""
+    if skeleton.exists():
         return
-    fresh = etc.with_name(f"{etc.name}.{os.getpid()}")
-    fresh.mkdir(parents=True)
+    fresh = skeleton.with_name(f"{skeleton.name}.{os.getpid()}")
+    for name in ("usr", "etc", "proc", "dev", INNER.strip("/"), *TOPS):
+        (fresh / name).mkdir(parents=True)
+    _link_system(fresh)
+    for name in ("relay.py", "model.sock"):
+        (fresh / INNER.strip("/") / name).touch()
+    _write_etc(fresh / "etc")
+    for path in (fresh, *fresh.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    try:
+        fresh.rename(skeleton)
+    except OSError:
+        shutil.rmtree(fresh)  # another process was first
+
+
+def _link_system(root: Path) -> None:
+    """Repeat the machine's ``/bin``, ``/lib`` ...: links into ``/usr``, or mount points on older machines."""
+    for name in _SYSTEM:
+        system = Path(f"/{name}")
+        if system.is_symlink():
+            (root / name).symlink_to(system.readlink())
+        elif system.is_dir():
+            (root / name).mkdir()
+
+
+def _write_etc(etc: Path) -> None:
     files = {
         "passwd": passwd_text(),
         "group": group_text(),
@@ -235,15 +253,11 @@ def write_etc(etc: Path) -> None:
         "resolv.conf": "",
     }
     for name, text in files.items():
-        (fresh / name).write_text(text)
+        (etc / name).write_text(text)
     if Path("/etc/ld.so.cache").exists():
-        shutil.copyfile("/etc/ld.so.cache", fresh / "ld.so.cache")
+        shutil.copyfile("/etc/ld.so.cache", etc / "ld.so.cache")
     if Path("/etc/alternatives").is_dir():
-        shutil.copytree("/etc/alternatives", fresh / "alternatives", symlinks=True)
-    try:
-        fresh.rename(etc)
-    except OSError:
-        shutil.rmtree(fresh)  # another process was first
+        shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True)
 
 
 def passwd_text(user: str | None = None, uid: int = 1000) -> str:
@@ -261,7 +275,7 @@ def group_text(user: str | None = None, uid: int = 1000) -> str:
     return f"root:x:0:\n{user or 'agent'}:x:{uid}:\nnogroup:x:65534:\n"
 
 
-async def choose_way(scratch: Path, etc: Path) -> Way:
+async def choose_way(scratch: Path, skeleton: Path, wanted: Way | None = None) -> Way:
     """Try to run ``true`` each way and return the first that works.
 
     Raises:
@@ -271,14 +285,14 @@ async def choose_way(scratch: Path, etc: Path) -> Way:
         raise SandboxError("bubblewrap is not installed", hint="install the system package bubblewrap")
     complaint = ""
     ways: tuple[Way, ...] = ("range", "single") if os.geteuid() == 0 else ("single",)
-    for way in ways:
-        complaint = await asyncio.to_thread(_try, way, scratch, etc)
+    for way in ways if wanted is None else (wanted,):
+        complaint = await asyncio.to_thread(_try, way, scratch, skeleton)
         if not complaint:
             return way
     raise SandboxError(f"this machine cannot make boxes: {complaint}", hint="user namespaces must be allowed")
 
 
-def _try(way: Way, scratch: Path, etc: Path) -> str:
+def _try(way: Way, scratch: Path, skeleton: Path) -> str:
     root = scratch / f"probe-{os.getpid()}-{os.urandom(4).hex()}"
     descriptor: int | None = None
     environment = memory_file(b"", "environment")
@@ -287,7 +301,7 @@ def _try(way: Way, scratch: Path, etc: Path) -> str:
         descriptor = open_user_namespace() if way == "range" else None
         argv = bubblewrap(
             way,
-            Mounts(root=root, etc=etc, tops=TOPS),
+            Mounts(skeleton=skeleton, root=root, tops=TOPS),
             Inner(argv=("/bin/true",), cwd="/"),
             environment_fd=environment,
             userns_fd=descriptor,

@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from adapters.sandboxes.isolation import TOPS, Way, choose_way, is_fixed, make_root, write_etc
+from adapters.sandboxes.isolation import TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
 from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
 from adapters.sandboxes.process import children_of
@@ -30,13 +30,15 @@ class LocalSandbox:
     Args:
         scratch: directory of this machine for boxes; several processes may share it.
         proxy_socket: Unix socket of the model proxy, reachable only in boxes with model access.
+        way: how boxes get their users; None: the first that works here (see ``isolation``).
     """
 
-    def __init__(self, scratch: Path, proxy_socket: Path | None) -> None:
+    def __init__(self, scratch: Path, proxy_socket: Path | None, *, way: Way | None = None) -> None:
         self._scratch = scratch
         self._boxes = scratch / "boxes"
-        self._etc = scratch / "etc"
+        self._skeleton = scratch / "skeleton"
         self._proxy_socket = proxy_socket
+        self._wanted_way: Way | None = way
         self._way: Way | None = None
         self._choosing = asyncio.Lock()
 
@@ -65,6 +67,11 @@ class LocalSandbox:
         Raises:
             SandboxError: the machine cannot make boxes, the id is taken, or there is no proxy to give access to.
         """
+        refused = self.refusals(spec.environment)
+        if refused:
+            raise SandboxError(
+                f"box {spec.box_id}: {'; '.join(refused)}", hint="admission names this before anything runs"
+            )
         if spec.model_access and self._proxy_socket is None:
             raise SandboxError(f"box {spec.box_id}: no model proxy is running", hint="start the model process")
         with boundary(SandboxError, f"create box {spec.box_id}"):
@@ -77,9 +84,9 @@ class LocalSandbox:
             except BaseException:
                 remove_box(directory)
                 raise
-            if spec.model_access and self._proxy_socket is not None and way == "range":
-                self._proxy_socket.chmod(0o666)  # its directory keeps the host's users out
-        return LocalBox(spec=spec, directory=directory, etc=self._etc, way=way, proxy_socket=self._proxy_socket)
+        return LocalBox(
+            spec=spec, directory=directory, skeleton=self._skeleton, way=way, proxy_socket=self._proxy_socket
+        )
 
     def _make(self, directory: Path, spec: BoxSpec, way: Way) -> None:
         if "/" in spec.box_id or spec.box_id.startswith("."):
@@ -103,10 +110,10 @@ class LocalSandbox:
     async def _chosen_way(self) -> Way:
         async with self._choosing:
             if self._way is None:
-                self._boxes.mkdir(parents=True, exist_ok=True)
-                self._scratch.chmod(0o700)
-                await asyncio.to_thread(write_etc, self._etc)
-                self._way = await choose_way(self._scratch, self._etc)
+                self._scratch.mkdir(parents=True, exist_ok=True)
+                self._boxes.mkdir(mode=0o700, exist_ok=True)
+                await asyncio.to_thread(write_skeleton, self._skeleton)
+                self._way = await choose_way(self._scratch, self._skeleton, self._wanted_way)
             return self._way
 
     async def sweep(self, now_ms: int) -> tuple[str, ...]:
@@ -139,13 +146,13 @@ def _is_stale(directory: Path, now_ms: int) -> bool:
 
 def _end_processes(directory: Path) -> None:
     """Kill the bubblewrap processes whose command line binds this box's tree, with all that runs below them."""
-    needle = str(directory / "root").encode()
+    needle = f"{directory / 'root'}/".encode()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         with suppress(OSError):
             arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if arguments[0] == b"bwrap" and needle in arguments:
+            if arguments[0] == b"bwrap" and any(argument.startswith(needle) for argument in arguments):
                 pid = int(process.name)
                 for target in children_of(pid) or [pid]:
                     os.kill(target, signal.SIGKILL)

@@ -12,6 +12,7 @@ from pathlib import Path
 from adapters.sandboxes.isolation import (
     HOST_ID_BASE,
     PROXY_PORT,
+    TOPS,
     Inner,
     Mounts,
     Way,
@@ -41,11 +42,11 @@ _DOWNLOAD_MB = 2048
 class LocalBox:
     """A box. Commands run one after another; nothing of a command is alive when it has returned."""
 
-    def __init__(self, *, spec: BoxSpec, directory: Path, etc: Path, way: Way, proxy_socket: Path | None) -> None:
+    def __init__(self, *, spec: BoxSpec, directory: Path, skeleton: Path, way: Way, proxy_socket: Path | None) -> None:
         self._spec = spec
         self._directory = directory
         self._root = directory / "root"
-        self._etc = etc
+        self._skeleton = skeleton
         self._way: Way = way
         self._proxy_socket = proxy_socket if spec.model_access else None
         self._lock = asyncio.Lock()
@@ -155,15 +156,25 @@ class LocalBox:
         if own_names and not (self._directory / f"passwd-{user}").exists():
             (self._directory / f"passwd-{user}").write_text(passwd_text(user, uid))
             (self._directory / f"group-{user}").write_text(group_text(user, uid))
+        if self._proxy_socket is not None and self._way == "range" and self._proxy_socket.stat().st_mode & 0o002 == 0:
+            self._proxy_socket.chmod(0o666)  # the box's users are not ours; what protects the proxy is its tokens
         return Mounts(
+            skeleton=self._skeleton,
             root=self._root,
-            etc=self._etc,
-            tops=tuple(entry.name for entry in os.scandir(self._root) if not is_fixed(entry.name)),
+            tops=self._tops(),
             passwd=self._directory / f"passwd-{user}" if own_names else None,
             group=self._directory / f"group-{user}" if own_names else None,
             proxy_socket=self._proxy_socket,
             relay=_RELAY_FILE if self._proxy_socket is not None else None,
         )
+
+    def _tops(self) -> tuple[str, ...]:
+        """Return the box's own directories, with a mount point for each."""
+        tops = tuple(sorted(path.name for path in self._root.iterdir()))
+        for top in tops:
+            if top not in TOPS:
+                (self._skeleton / top).mkdir(mode=0o755, exist_ok=True)
+        return tops
 
     def _user_id(self, user: str | None) -> int:
         """Return the id to run as. The first other user than root becomes the owner of the working directory."""
