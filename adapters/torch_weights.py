@@ -13,6 +13,10 @@ from domain.ports import Store
 from domain.records.canonical import digest_of
 from domain.records.model import FileEntry
 
+_auto_config: Any = AutoConfig
+_auto_model: Any = AutoModelForCausalLM
+"""The classes, whose own annotations are not complete enough to check against."""
+
 CONFIG_FILE = "config.json"
 WEIGHTS_SUFFIX = ".safetensors"
 
@@ -33,7 +37,7 @@ def files_digest(entries: Iterable[FileEntry]) -> str:
 
 
 def build_model(files: Mapping[str, bytes]) -> PreTrainedModel:
-    """Return a causal language model, float32, in evaluation mode, without touching the global random state.
+    """Return a causal language model, float32, in evaluation mode.
 
     Args:
         files: ``config.json`` and every ``*.safetensors`` of a model directory.
@@ -43,11 +47,10 @@ def build_model(files: Mapping[str, bytes]) -> PreTrainedModel:
     """
     if CONFIG_FILE not in files:
         raise ConfigurationError(f"the base policy has no {CONFIG_FILE}")
-    with boundary(ConfigurationError, "build the base policy's model"), torch.random.fork_rng(devices=[]):
+    with boundary(ConfigurationError, "build the base policy's model"):
         settings = cast("dict[str, Any]", json.loads(files[CONFIG_FILE]))
-        kind = str(settings.pop("model_type"))
-        config = AutoConfig.for_model(kind, **settings)
-        model = cast("PreTrainedModel", AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+        config = _auto_config.for_model(str(settings.pop("model_type")), **settings)
+        model = cast("PreTrainedModel", _auto_model.from_config(config, dtype=torch.float32))
         tensors: dict[str, torch.Tensor] = {}
         for path in sorted(files):
             if path.endswith(WEIGHTS_SUFFIX):
@@ -57,10 +60,9 @@ def build_model(files: Mapping[str, bytes]) -> PreTrainedModel:
 
 
 def _fill(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> None:
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    missing, unexpected = cast("tuple[list[str], list[str]]", model.load_state_dict(tensors, strict=False))
     model.tie_weights()
     tied = {"lm_head.weight"} if getattr(model.config, "tie_word_embeddings", False) else set[str]()
-    lacking = set(missing) - tied
-    if lacking or unexpected:
-        names = ", ".join(sorted(lacking | set(unexpected))[:5])
-        raise ConfigurationError(f"weights do not fit {CONFIG_FILE}: {names}")
+    wrong = (set(missing) - tied) | set(unexpected)
+    if wrong:
+        raise ConfigurationError(f"weights do not fit {CONFIG_FILE}: {', '.join(sorted(wrong)[:5])}")

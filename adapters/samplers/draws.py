@@ -31,11 +31,11 @@ def draw(logits: torch.Tensor, temperatures: NDArray[np.float64], uniform: NDArr
         temperatures: shape (B,).
         uniform: shape (B,), in [0, 1).
     """
-    greedy = torch.from_numpy(temperatures <= 0)
-    scale = torch.from_numpy(np.where(temperatures > 0, temperatures, 1.0)).to(logits.dtype)
+    greedy = torch.as_tensor(temperatures <= 0)
+    scale = torch.as_tensor(np.where(temperatures > 0, temperatures, 1.0)).to(logits.dtype)
     logprobs = torch.log_softmax(logits / scale[:, None], dim=-1)
     cumulative = logprobs.double().exp().cumsum(dim=-1)
-    points = torch.from_numpy(uniform)[:, None] * cumulative[:, -1:]
+    points = torch.as_tensor(uniform)[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, points, right=True).clamp(max=logits.shape[-1] - 1)
     ids = torch.where(greedy[:, None], logits.argmax(dim=-1, keepdim=True), drawn)
     chosen = logprobs.gather(1, ids)[:, 0]

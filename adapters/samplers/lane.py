@@ -8,7 +8,6 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from adapters.samplers.draws import draw, uniforms
 from adapters.samplers.kv_rows import KvRows
@@ -43,15 +42,17 @@ class Job:
         self.prompt = np.asarray(self.request.prompt_ids, dtype=np.int64)
         self.uniform = uniforms(self.request.seed, self.limit)
 
-    def result(self) -> SampleResult | None:
-        """Return the result once the last id ends it."""
-        stopped = self.ids[-1] in self.request.stop_ids
-        if not stopped and len(self.ids) < self.limit:
-            return None
+    @property
+    def ended(self) -> bool:
+        """Whether the newest id is the last."""
+        return self.ids[-1] in self.request.stop_ids or len(self.ids) == self.limit
+
+    def result(self) -> SampleResult:
+        """Return what was sampled."""
         return SampleResult(
             sampled_ids=tuple(self.ids),
             logprobs=tuple(self.logprobs),
-            stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
+            stop_reason=StopReason.STOP if self.ids[-1] in self.request.stop_ids else StopReason.LENGTH,
             version=self.request.version,
         )
 
@@ -220,11 +221,11 @@ class Lane:
     def _forward(self, first: int, tokens: NDArray[np.int64], positions: NDArray[np.int64]) -> torch.Tensor:
         """Run the model over rows ``first`` onwards; tokens and positions (B, n) -> hidden (B, n, H)."""
         n_tokens = int(self._rows.lengths[first : first + len(tokens)].max())
-        at = torch.from_numpy(positions)
+        at = torch.as_tensor(positions)
         visible = torch.arange(n_tokens) <= at[:, :, None]
         mask = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))[:, None]
         output = self._base.model.get_submodule("model")(
-            input_ids=torch.from_numpy(tokens),
+            input_ids=torch.as_tensor(tokens),
             attention_mask={"full_attention": mask},
             position_ids=at,
             cache=self._rows.window(first, at, n_tokens),
@@ -233,7 +234,7 @@ class Lane:
         return cast("torch.Tensor", output.last_hidden_state)
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:
-        return cast("nn.Module", self._base.model.get_submodule("lm_head"))(hidden).float()
+        return self._base.model.get_submodule("lm_head")(hidden).float()
 
     def _sample(self, first: int, logits: torch.Tensor) -> None:
         """Draw the next token of rows ``first`` onwards; finished requests leave."""
@@ -241,23 +242,18 @@ class Lane:
         temperatures = np.array([job.request.temperature for job in jobs])
         uniform = np.array([job.uniform[len(job.ids)] for job in jobs])
         drawn = draw(logits, temperatures, uniform)
-        for job, token, logprob in zip(jobs, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True):
+        finite = np.isfinite(drawn.logprobs).tolist()
+        ended: list[int] = []
+        for index, (job, token, logprob) in enumerate(
+            zip(jobs, drawn.ids.tolist(), drawn.logprobs.tolist(), strict=True)
+        ):
             job.ids.append(token)
             job.logprobs.append(logprob)
-        for index in reversed(range(len(jobs))):
-            self._finish(first + index, ok=bool(np.isfinite(drawn.logprobs[index])))
-
-    def _finish(self, row: int, *, ok: bool) -> None:
-        job = self._active[row]
-        if not ok:
-            self._rows.lengths[row] = 0
-            self._leave(row)
-            job.deliver(SamplerError(f"version {job.request.version}: the model's logits are not finite"))
-            return
-        result = job.result()
-        if result is not None:
-            self._leave(row)
-            job.deliver(result)
+            if job.ended or not finite[index]:
+                ended.append(index)
+        for index in reversed(ended):  # from the back: leaving moves only rows behind
+            self._leave(first + index)
+            jobs[index].deliver(jobs[index].result() if finite[index] else _not_finite(jobs[index]))
 
     def _leave(self, row: int) -> None:
         """Take a request out; its row keeps its keys behind the running ones."""
@@ -265,6 +261,10 @@ class Lane:
         self._rows.swap(row, last)
         self._active[row] = self._active[last]
         self._active.pop()
+
+
+def _not_finite(job: Job) -> SamplerError:
+    return SamplerError(f"version {job.request.version}: the model's logits are not finite")
 
 
 def _chunks(placed: Sequence[_Placed]) -> list[list[_Placed]]:

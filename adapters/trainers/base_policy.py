@@ -1,7 +1,7 @@
 """Makes a base policy from demonstrations: a byte-level BPE and a small Qwen3, supervised on assistant tokens."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -105,9 +105,7 @@ class DemonstrationPolicyMaker:
     ) -> Tokenizer:
         """Train on the text of conversations as the family renders them."""
         family = self._family(byte_tokenizer())
-        texts = [
-            tuple(family.decode(piece.ids) for piece in pieces_of(family, each, tools)) for each in demonstrations
-        ]
+        texts = [tuple(family.decode(piece.ids) for piece in pieces_of(family, each, tools)) for each in demonstrations]
         return train_tokenizer(texts, recipe.vocabulary)
 
     def _family(self, tokenizer: Tokenizer) -> Family:
@@ -148,8 +146,7 @@ def _config(recipe: PolicyRecipe, vocabulary: int, family: Family) -> Qwen3Confi
 def _fresh_model(config: Qwen3Config, seed: int) -> Qwen3ForCausalLM:
     """Return a model whose first values follow from the seed alone, whatever other threads draw meanwhile."""
     random = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        model = Qwen3ForCausalLM(config)
+    model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -181,5 +178,5 @@ def _files(model: Qwen3ForCausalLM, tokenizer: Tokenizer, recipe: PolicyRecipe) 
     }
 
 
-def _json(value: dict[str, object]) -> bytes:
+def _json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, indent=2, sort_keys=True).encode()

@@ -63,11 +63,11 @@ def example_of(pieces: Sequence[Piece], context_tokens: int) -> Example:
     return Example(input_ids=ids[:-1], target_ids=ids[1:], mask=sampled[1:])
 
 
-def batches_of(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[NDArray[np.int64]]:
+def batches_of(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[list[int]]:
     """Return the rows of each step: every epoch a fresh order, batches of similar length to waste little padding."""
     random = np.random.default_rng(seed)
     sizes = np.asarray(lengths)
-    planned: list[NDArray[np.int64]] = []
+    planned: list[list[int]] = []
     while len(planned) < steps:
         order = random.permutation(len(sizes))
         if len(order) < batch:
@@ -76,6 +76,6 @@ def batches_of(lengths: Sequence[int], batch: int, steps: int, seed: int) -> lis
         stretch = batch * 8
         parts = [order[start : start + stretch] for start in range(0, len(order), stretch)]
         ordered = np.concatenate([part[np.argsort(sizes[part], kind="stable")] for part in parts])
-        epoch = [ordered[start : start + batch] for start in range(0, len(ordered) - batch + 1, batch)]
-        planned.extend(epoch[index] for index in random.permutation(len(epoch)))
+        starts = [int(start) for start in random.permutation(np.arange(0, len(ordered) - batch + 1, batch))]
+        planned += [[int(row) for row in ordered[start : start + batch]] for start in starts]
     return planned[:steps]

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
 
 import torch
 from safetensors.torch import load as load_tensors
@@ -62,18 +64,19 @@ class LoraRun:
         self._optimisation = optimisation
         self._base = base
         self._scale = optimisation.lora_alpha / optimisation.lora_rank
-        self._model = build_model(base_files).requires_grad_(requires_grad=False)
+        self._model = build_model(base_files)
         self.vocabulary = int(self._model.config.vocab_size)
-        self._names = sorted(
-            name for name, _ in self._model.named_modules() if name.rpartition(".")[2] in PROJECTIONS
-        )
+        for parameter in self._model.parameters():
+            parameter.requires_grad = False
+        modules = [name.removesuffix(".weight") for name, _ in self._model.named_parameters()]
+        self._names = sorted(name for name in modules if name.rpartition(".")[2] in PROJECTIONS)
         if not self._names:
             raise ConfigurationError("the base has no projections to adapt", hint=f"LoRA goes on {PROJECTIONS}")
         self._weights = [self._model.get_parameter(f"{name}.weight").requires_grad_() for name in self._names]
         self._originals = [weight.detach().clone() for weight in self._weights]
         self._random = torch.Generator().manual_seed(seed)
         self._factors = [self._fresh(weight) for weight in self._originals]
-        self._optimizer = self._fresh_optimizer()
+        self._optimizer: Any = self._fresh_optimizer()
         self.n_steps = 0
 
     def _fresh(self, weight: torch.Tensor) -> Factors:
@@ -108,11 +111,11 @@ class LoraRun:
         """Return loss, gradients and drift, summed over micro-batches in their order."""
         total = [torch.zeros_like(original) for original in self._originals]
         loss, drift = 0.0, DriftSums()
-        for part in pool.map(lambda batch: self._backward(batch, objective), batches):
+        for part in pool.map(self._backward, batches, repeat(objective)):
             loss += part.loss
             drift += part.drift
-            for into, gradient in zip(total, part.gradients, strict=True):
-                into += gradient
+            for dense, gradient in zip(total, part.gradients, strict=True):
+                dense.add_(gradient)
         gradients: list[torch.Tensor] = []
         with torch.no_grad():
             for factors, dense in zip(self._factors, total, strict=True):
@@ -146,15 +149,15 @@ class LoraRun:
             TrainerError: the norm is not finite; nothing has changed.
         """
         parameters = self._parameters()
-        for parameter, *parts in zip(parameters, *gradients, strict=True):
-            parameter.grad = torch.zeros_like(parameter)
-            for part in parts:
-                parameter.grad += part
-        squares = [float(parameter.grad.double().square().sum()) for parameter in parameters if parameter.grad is not None]
-        norm = math.sqrt(math.fsum(squares))
+        totals = [torch.zeros_like(parameter, requires_grad=False) for parameter in parameters]
+        for contribution in gradients:
+            for total, gradient in zip(totals, contribution, strict=True):
+                total.add_(gradient)
+        norm = math.sqrt(math.fsum(float(total.double().square().sum()) for total in totals))
         if not math.isfinite(norm):
-            self._optimizer.zero_grad()
             raise TrainerError(f"the gradient's norm is {norm}", hint="nothing was applied; abandon the update")
+        for parameter, total in zip(parameters, totals, strict=True):
+            parameter.grad = total
         if self._optimisation.grad_clip_norm:
             nn.utils.clip_grad_norm_(parameters, self._optimisation.grad_clip_norm, foreach=False)
         self._optimizer.step()

@@ -74,4 +74,4 @@ def _padded(rows: Sequence[NDArray[np.generic]], kind: np.dtype[np.generic]) -> 
     padded = np.zeros((len(rows), max(map(len, rows))), dtype=kind)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
-    return torch.from_numpy(padded)
+    return torch.as_tensor(padded)

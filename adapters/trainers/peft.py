@@ -30,7 +30,7 @@ from domain.records.model import BasePolicy, FileEntry, PolicyVersion
 T = TypeVar("T")
 
 _OPEN_RUNS = 4
-_PADDED_TOKENS = 4096
+_PADDED_TOKENS = 1024  # small parts run beside each other and pad little
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -290,9 +290,7 @@ class PeftTrainer:
             opened.held.clear()
 
 
-def _step_result(
-    run: TrainingRun, update_id: str, n_steps: int, norm: float, state: Sequence[FileEntry]
-) -> StepResult:
+def _step_result(run: TrainingRun, update_id: str, n_steps: int, norm: float, state: Sequence[FileEntry]) -> StepResult:
     adapter = tuple(entry for entry in state if entry.path in {ADAPTER_CONFIG, ADAPTER_WEIGHTS})
     version = PolicyVersion(
         name=f"ckpt-{files_digest(adapter)[:12]}",

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ def train(
         TrainerError: a loss is not finite.
     """
     parameters = list(model.parameters())
-    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    optimizer: Any = torch.optim.AdamW(parameters, lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY)
     losses: list[float] = []
     for step, rows in enumerate(batches_of([len(each.input_ids) for each in examples], batch, steps, seed)):
         for group in optimizer.param_groups:
@@ -46,7 +48,7 @@ def train(
         n_targets = max(1, sum(int(each.mask.sum()) for each in chosen))
         # Always the same parts, added in the same order: the number of threads does not show in the result.
         parts = [part for start in range(_PARTS) if (part := chosen[start::_PARTS])]
-        found = list(pool.map(lambda part, n=n_targets: _gradients(model, parameters, part, n), parts))
+        found = list(pool.map(_gradients, repeat(model), repeat(parameters), parts, repeat(n_targets)))
         losses.append(sum(loss for loss, _ in found))
         if not math.isfinite(losses[-1]):
             raise TrainerError(f"supervised step {step}: the loss is {losses[-1]}", hint="lower the learning rate")
@@ -75,9 +77,9 @@ def _gradients(
 
     Rows are padded on the right: under a causal mask no real position sees padding, so no mask is needed.
     """
-    inputs = torch.from_numpy(_padded([each.input_ids for each in examples]))
-    targets = torch.from_numpy(_padded([each.target_ids for each in examples]))
-    mask = torch.from_numpy(_padded([each.mask for each in examples]))
+    inputs = torch.as_tensor(_padded([each.input_ids for each in examples]))
+    targets = torch.as_tensor(_padded([each.target_ids for each in examples]))
+    mask = torch.as_tensor(_padded([each.mask for each in examples]))
     with torch.enable_grad():
         hidden = model.get_submodule("model")(input_ids=inputs, use_cache=False).last_hidden_state
         logits = model.get_submodule("lm_head")(hidden[mask])

@@ -8,6 +8,7 @@ Source: Qwen2/3 ``tokenizer.json`` (pre-tokenizer pattern, control tokens append
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -50,7 +51,7 @@ def train_tokenizer(conversations: Sequence[Sequence[str]], vocabulary: int) -> 
     if n_merged < _N_BYTES:
         smallest = vocabulary + _N_BYTES - n_merged
         raise ConfigurationError(f"vocabulary {vocabulary} is too small", hint=f"use at least {smallest}")
-    tokenizer = _empty()
+    tokenizer: Any = _empty()
     tokenizer.train_from_iterator(_plain_text(conversations, phrases), _trainer(n_merged))
     tokenizer.add_tokens([AddedToken(phrase, normalized=False, special=False) for phrase in phrases])
     _add_control_tokens(tokenizer)
@@ -78,7 +79,7 @@ def _trainer(vocabulary: int) -> trainers.BpeTrainer:
     )
 
 
-def _add_control_tokens(tokenizer: Tokenizer) -> None:
+def _add_control_tokens(tokenizer: Any) -> None:
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in FORMAT_TOKENS])
 
