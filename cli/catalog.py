@@ -55,7 +55,12 @@ def list_task_sets(*, as_json: options.Json = False) -> None:
     terminal.show_table(
         ("task set", "tasks", "families", "digest"),
         [
-            (str(item.reference), str(len(item.tasks)), str(len({entry.family for entry in item.tasks})), item.digest[:12])
+            (
+                str(item.reference),
+                str(len(item.tasks)),
+                str(len({entry.family for entry in item.tasks})),
+                item.digest[:12],
+            )
             for item in found
         ],
         right=frozenset({"tasks", "families"}),

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from cli import catalog, run, terminal, train
+from cli import agent, catalog, run, terminal, train
 from domain.errors import SynthError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app, name="run")
 app.add_typer(train.app, name="train")
+app.add_typer(agent.app, name="agent")
 app.add_typer(catalog.task_sets, name="task-set")
 app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from adapters.reports.content import LabelledEvaluation
 from domain.maths.statistics import Estimate
@@ -31,14 +32,17 @@ def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[Labell
     _draw_evaluations(axes, evaluations)
     axes.set_xlabel("batches that the policy has learned from", color=_INK)
     axes.set_ylabel("mean reward", color=_INK)
-    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylim(-0.03, 1.16)
+    axes.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.06)
     axes.grid(visible=True, axis="y", color="#e3e7ec", linewidth=0.8)
     axes.tick_params(colors=_INK, labelsize=9)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#c3cad3")
-    axes.legend(frameon=False, loc="lower right", fontsize=9, labelcolor=_INK)
+    axes.legend(frameon=False, loc="upper left", fontsize=9, labelcolor=_INK)
     out = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
     canvas.print_png(out, metadata={"Software": None})
@@ -84,11 +88,14 @@ def _draw_evaluations(axes: Any, evaluations: Sequence[LabelledEvaluation]) -> N
         capsize=4,
         label="held-out evaluation (95 % interval)",
     )
+    last = shown[-1][0]
     for (batch, mean), value in zip(shown, values, strict=True):
+        to_left = batch == last and len(shown) > 1
         axes.annotate(
             f"{value:.2f}\nn = {mean.n_tasks} × {_attempts(mean)}",
             (batch, value),
-            xytext=(9, -4),
+            xytext=(-9 if to_left else 9, -4),
+            ha="right" if to_left else "left",
             textcoords="offset points",
             fontsize=8,
             color=_HELD_OUT,

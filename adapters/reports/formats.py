@@ -3,11 +3,12 @@
 from datetime import UTC, datetime
 
 DASH = "–"
+_TINY = 1e-4
 
 
 def score(value: float | None) -> str:
     """Return three digits; a dash where nothing is scored."""
-    return DASH if value is None else f"{value:.3f}"
+    return DASH if value is None else f"{value:.3f}".replace("-", "−")
 
 
 def signed(value: float | None) -> str:
@@ -29,10 +30,12 @@ def count(value: float | None) -> str:
 
 
 def number(value: object, digits: int = 4) -> str:
-    """Return a measured number with so many significant digits; a dash for anything else."""
+    """Return a measured number with so many significant digits, ``≈ 0`` below 1e-4; a dash for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return DASH
-    return f"{value:.{digits}g}"
+    if 0 < abs(value) < _TINY:
+        return "≈ 0"
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def duration(seconds: float | None) -> str:

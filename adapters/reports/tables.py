@@ -59,8 +59,6 @@ class Batch:
 
 
 METRICS = {
-    "n_trained_tokens": "trained tokens",
-    "loss_sum": "loss",
     "grad_norm": "gradient norm",
     "kl_v1": "drift (KL)",
     "entropy": "entropy",
@@ -125,8 +123,10 @@ def batches(curve: Sequence[BatchPoint]) -> list[Batch]:
 
 def _metrics(point: BatchPoint) -> dict[str, str]:
     found: Mapping[str, Json] = point.checkpoint.metrics if point.checkpoint is not None else {}
-    shown = {title: formats.number(found.get(name), 3) for name, title in METRICS.items() if name != "n_trained_tokens"}
-    tokens = found.get("n_trained_tokens")
-    return {
-        METRICS["n_trained_tokens"]: formats.count(tokens) if isinstance(tokens, (int, float)) else formats.DASH
-    } | shown
+    n_tokens, loss_sum = found.get("n_trained_tokens"), found.get("loss_sum")
+    shown = {"trained tokens": formats.DASH, "loss / token": formats.DASH}
+    if isinstance(n_tokens, (int, float)) and n_tokens > 0:
+        shown["trained tokens"] = formats.count(n_tokens)
+        if isinstance(loss_sum, (int, float)):
+            shown["loss / token"] = formats.number(loss_sum / n_tokens, 3)
+    return shown | {title: formats.number(found.get(name), 3) for name, title in METRICS.items()}
