@@ -21,7 +21,6 @@ from domain.ports import Box, BoxSpec, BoxStats, Command, CommandResult
 from domain.records.task import NetworkMode, TaskEnvironment
 
 _REWARD = re.compile(rb"^# synth-memory: reward (\S+)\s*$", re.MULTILINE)
-_EMPTY = b"\0" * tarfile.RECORDSIZE
 _NO_SUCH_PROGRAM = 127
 
 
@@ -106,12 +105,14 @@ class MemoryBox:
         found = {name: file for name, file in self._files.items() if name == top or name.startswith(top + "/")}
         if not found:
             if top in self._directories or top == self._spec.environment.workdir:
-                return _EMPTY
+                return _directory_only()
             raise NotFoundError(f"no {path} in the box")
         if max_bytes is not None and sum(len(content) + tarfile.BLOCKSIZE for content, _ in found.values()) > max_bytes:
             raise SandboxError(f"{path} makes more than {max_bytes} bytes")
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            if top not in found:
+                archive.addfile(_directory("."))
             for name in sorted(found):
                 content, mode = found[name]
                 member = tarfile.TarInfo(name.removeprefix(top + "/") if name != top else name.rpartition("/")[2])
@@ -174,6 +175,20 @@ class MemorySandbox:
         for box_id in over:
             await self._boxes[box_id][1].destroy()
         return tuple(over)
+
+
+def _directory(name: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type = tarfile.DIRTYPE
+    member.mode = 0o777
+    return member
+
+
+def _directory_only() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(_directory("."))
+    return out.getvalue()
 
 
 def _absolute(path: str) -> str:

@@ -186,6 +186,9 @@ class Packer:
             except FileNotFoundError:
                 raise NotFoundError(f"no {absolute(self._top)} in the box") from None
             if stat.S_ISDIR(mode):
+                member = self._member((".",), mode)
+                member.type = tarfile.DIRTYPE
+                self._archive.addfile(member)
                 with opened(parent, (name,)) as directory:
                     self._directory(directory, ())
             else:

@@ -10,6 +10,8 @@ from domain.records.task import Task
 CONVENTION = "/logs/artifacts"
 """Always collected. Source: Harbor 0.26 ``models/trial/paths.py``."""
 
+_VERIFIERS_OWN = ("/tests", "/solution", "/logs/verifier")
+
 
 def roots_of(task: Task) -> tuple[str, ...]:
     """Return the absolute paths that may be retained: the declared artifacts, or the whole working directory."""
@@ -45,21 +47,22 @@ def tampering(archive: bytes, task: Task) -> str:
 
 
 def _path(member: tarfile.TarInfo) -> str:
-    return "/" + member.name.removeprefix("./").strip("/")
+    return posixpath.normpath("/" + member.name.strip("/"))
 
 
 def _problem(member: tarfile.TarInfo, roots: tuple[str, ...], links: set[str]) -> str:
     path = _path(member)
-    root = next((root for root in roots if _below(path, root)), None)
-    if member.name.startswith("/") or ".." in path.split("/"):
+    if member.name.startswith("/") or ".." in member.name.split("/"):
         return "leaves the archive"
-    if root is None:
-        return "" if member.isdir() and any(_below(root, path) for root in roots) else "is no declared artifact"
+    if any(_below(path, own) for own in _VERIFIERS_OWN):
+        return "would land among the verifier's own files"
     if any(_below(path, link) for link in links):
         return "lies below a link"
+    # A profile may retain paths that the task does not name; their links may then roam their top directory.
+    root = next((root for root in roots if _below(path, root)), "/" + path.split("/")[1])
     if member.issym() and not link_stays(member.linkname, posixpath.dirname(path), root):
         return f"is a link to {member.linkname!r}, outside its artifact"
-    if member.islnk() and not _below("/" + member.linkname, root):
+    if member.islnk() and not _below(posixpath.normpath("/" + member.linkname), root):
         return f"is a hard link to {member.linkname!r}, outside its artifact"
     return "" if member.isreg() or member.isdir() or member.issym() or member.islnk() else "is a device or FIFO"
 

@@ -4,7 +4,7 @@ import asyncio
 import io
 import tarfile
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adapters.verifiers.outputs import keeps_workdir, tampering
 from domain.errors import NotFoundError, SandboxError, SynthError, VerifierError, boundary
@@ -92,7 +92,7 @@ class ScriptVerifier:
             fence=fence,
             deadline_ms=self._clock.now_ms() + int((timeout_s + _GRACE_S) * 1000),
             environment=task.environment,
-            limits=self._limits,
+            limits=replace(self._limits, memory_mb=task.environment.memory_mb or self._limits.memory_mb),
         )
         box = await self._sandbox.create(spec)
         try:

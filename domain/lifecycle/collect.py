@@ -2,7 +2,7 @@
 
 from domain.errors import NotFoundError
 from domain.ports import Box, CommandResult
-from domain.records.archive import merge_archives, pack_files
+from domain.records.archive import merge_archives, pack_files, place
 from domain.records.profile import Profile
 from domain.records.task import Task
 
@@ -21,10 +21,10 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
     for path in dict.fromkeys([*declared, *profile.required_outputs]):
         absolute = path if path.startswith("/") else f"{task.environment.workdir.rstrip('/')}/{path}"
         try:
-            parts[absolute.strip("/")] = await box.download(absolute)
+            parts[absolute] = await box.download(absolute)
         except NotFoundError:
             missing.append(absolute)
-    return merge_archives(parts), tuple(missing)
+    return place(parts), tuple(missing)
 
 
 async def collect_logs(box: Box, transcript: tuple[CommandResult, ...], *, with_directory: bool) -> bytes:

@@ -89,7 +89,8 @@ class Box(Protocol):
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
         """Return a deterministic tar of a file or directory: regular files, directories, inner links.
 
-        A file's tar has one member, its base name; a directory's has paths relative to the directory. Modes keep
+        A file's tar has one member, its base name; a directory's starts with the member ``.`` and has paths relative
+        to the directory (``domain.records.archive.place`` puts both back where they were). Modes keep
         their permission bits, owner and time are 0. ``max_bytes`` bounds the content (None: the sandbox's own
         bound), so that a box cannot make its reader run out of memory.
 

@@ -1,6 +1,7 @@
 """Tar archives as values: bytes in, bytes out, nothing on disk."""
 
 import io
+import posixpath
 import tarfile
 from collections.abc import Mapping
 
@@ -17,6 +18,7 @@ def subtree(archive: bytes, directory: str) -> bytes:
             if not name.startswith(prefix) or name == prefix:
                 continue
             member.name = name.removeprefix(prefix)
+            member.pax_headers = {}  # they would keep the old name of long and non-ASCII paths
             target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return out.getvalue()
 
@@ -48,6 +50,26 @@ def merge_archives(parts: Mapping[str, bytes]) -> bytes:
                 for member in source:
                     if directory:
                         member.name = f"{directory.strip('/')}/{member.name.removeprefix('./')}"
+                        member.pax_headers = {}
+                    target.addfile(member, source.extractfile(member) if member.isreg() else None)
+    return out.getvalue()
+
+
+def place(downloads: Mapping[str, bytes]) -> bytes:
+    """Return one tar with names relative to ``/`` of what was downloaded from each absolute path.
+
+    A directory's download starts with the member ``.``; without it the path names the one file itself.
+    """
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as target:
+        for path in sorted(downloads):
+            with tarfile.open(fileobj=io.BytesIO(downloads[path])) as source:
+                first = source.next()
+                is_directory = first is not None and first.name == "." and first.isdir()
+                prefix = (path if is_directory else posixpath.dirname(path)).strip("/")
+                for member in source:
+                    member.name = posixpath.normpath(posixpath.join(prefix, member.name))
+                    member.pax_headers = {}
                     target.addfile(member, source.extractfile(member) if member.isreg() else None)
     return out.getvalue()
 
