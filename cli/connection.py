@@ -1,10 +1,18 @@
 """The platform a command talks to, opened when it is needed."""
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from domain.service.platform import Platform
     from resources.settings import Settings
+
+
+def use_home(home: Path | None) -> None:
+    """Make ``home`` the state directory of this process and of those it starts; None leaves SYNTH_HOME as it is."""
+    if home is not None:
+        os.environ["SYNTH_HOME"] = str(home)  # noqa: TID251 - the process entry point
 
 
 def settings() -> "Settings":

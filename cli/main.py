@@ -4,7 +4,6 @@ Exit codes: 0 done; 1 the work failed; 2 the request is wrong (document, name, i
 Heavy libraries are imported by the command that needs them, so that ``synth --help`` answers at once.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from cli import agent, catalog, run, terminal, train
+from cli import agent, catalog, demo, run, service, terminal, train
+from cli.connection import use_home
 from domain.errors import SynthError
 
 app = typer.Typer(
@@ -30,6 +30,10 @@ app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")
 
 
+service.register(app)
+demo.register(app)
+
+
 @app.callback()
 def synth(
     home: Annotated[
@@ -37,8 +41,7 @@ def synth(
     ] = None,
 ) -> None:
     """Run, evaluate and train tool-using agents."""
-    if home is not None:
-        os.environ["SYNTH_HOME"] = str(home)  # noqa: TID251 - the process entry point; child processes read it too
+    use_home(home)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -166,7 +166,17 @@ def _services(settings: "Settings") -> list[Service]:
     commands: dict[str, tuple[list[str], tuple[Path, ...]]] = {
         "model": ([*module, "cli.model_process"], (settings.run / "proxy.port",)),
         "code": (
-            [*module, "dagster", "api", "grpc", "-m", "definitions", "-s", str(settings.code_socket), *location],
+            [
+                *module,
+                "cli.code_server",
+                "api",
+                "grpc",
+                "-m",
+                "definitions",
+                "-s",
+                str(settings.code_socket),
+                *location,
+            ],
             (settings.code_socket,),
         ),
         "daemon": ([*module, "cli.dagster_daemon", "run", *workspace, "--log-level", "warning"], ()),

@@ -1,7 +1,7 @@
 """Watching an experiment in the ledger: no process is needed but the one that runs it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from cli import terminal
@@ -36,16 +36,34 @@ def follow(platform: "Platform", experiment_id: str, cursor: int) -> "Iterator[E
 def until_ended(platform: "Platform", experiment_id: str, *, shown: bool) -> "ExperimentView":
     """Return the experiment once it has ended, with a bar of its trials meanwhile."""
     with terminal.bars(shown=shown) as progress:
-        return wait(platform, experiment_id, progress, f"{experiment_id[:12]} trials")
+        return wait(platform, experiment_id, progress, f"{experiment_id[:12]} trials", lambda: None)
 
 
-def wait(platform: "Platform", experiment_id: str, progress: "Progress", what: str) -> "ExperimentView":
-    """Return the experiment once it has ended, reporting its trials as ``what``."""
+def wait(
+    platform: "Platform", experiment_id: str, progress: "Progress", what: str, check: Callable[[], None]
+) -> "ExperimentView":
+    """Return the experiment once it has ended, reporting its trials as ``what``.
+
+    Args:
+        platform: where.
+        experiment_id: which.
+        progress: told of trials done; counted from events, so that a long training costs a poll no more than a short.
+        what: the name of the bar.
+        check: called at each poll; raises when there is nothing to wait for any more.
+    """
     from domain.service import inspection
 
+    planned = inspection.show(platform, experiment_id).n_trials_planned
+    cursor, done = 0, 0
     while True:
-        view = inspection.show(platform, experiment_id)
-        progress(what, sum(view.outcomes.values()), view.n_trials_planned)
-        if view.experiment.state.is_terminal():
-            return view
-        time.sleep(POLL_S)
+        with platform.ledger.snapshot() as tx:
+            ended = tx.experiments.get(experiment_id).state.is_terminal()
+            page = tx.events.after(experiment_id, cursor, _PAGE)
+        cursor = page[-1].cursor if page else cursor
+        done += sum(item.kind == "trial.ended" and item.body.get("outcome") != "infra_error" for item in page)
+        progress(what, done, planned)
+        if ended and not page:
+            return inspection.show(platform, experiment_id)
+        if not page:
+            check()
+            time.sleep(POLL_S)

@@ -1,0 +1,166 @@
+"""``synth demo``: the main job on one machine, resumable, left running for the UI to show."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options, terminal
+from cli.connection import platform, settings, use_home
+
+if TYPE_CHECKING:
+    from cli.demo_setup import Setup
+    from cli.demo_summary import DemoResult, PeakMemory
+    from domain.ports import Progress
+    from domain.records.experiment import Experiment
+    from domain.service.platform import Platform
+    from resources.settings import Settings
+
+_SENSOR_S = 240.0
+"""How long the evaluation of the last checkpoint may take to be accepted: several ticks of its sensor."""
+
+
+def demo(
+    *,
+    seed: Annotated[int, typer.Option(min=0, help="Other tasks, another base policy, other samples.")] = 0,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="Optimizer steps; default: those of examples/train-plan.json.")
+    ] = None,
+    home: Annotated[Path | None, typer.Option(help="State directory; instead of SYNTH_HOME.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Do the main job: make a base policy, evaluate it on held-out tasks, train it, evaluate it again, report.
+
+    Everything runs through `synth up`, which is left running so that its UI can be looked at. An interrupted demo goes
+    on where it was when it is run again; what is finished is not done again.
+
+    JSON: {seed, batches, base, trained, gain, gain_over_tasks, n_ungraded, wall_s, stages_s, peak_rss_bytes, ui,
+    report, experiments}.
+    """
+    use_home(home)
+    with terminal.bars(shown=not as_json) as progress:
+        found = _Demo(seed=seed, batches=batches, progress=progress, quiet=as_json).run()
+    if as_json:
+        terminal.emit(found)
+    else:
+        from cli.demo_summary import show
+
+        show(found)
+
+
+class _Demo:
+    """One run of the demo."""
+
+    def __init__(self, *, seed: int, batches: int | None, progress: "Progress", quiet: bool) -> None:
+        self._seed = seed
+        self._batches = batches
+        self._progress = progress
+        self._quiet = quiet
+        self._started_s = time.monotonic()
+        self._stages: dict[str, float] = {}
+
+    def run(self) -> "DemoResult":
+        """Do what is not done yet, and return the numbers."""
+        from cli.demo_setup import prepare
+        from cli.demo_summary import PeakMemory, summarize
+        from cli.reporting import write_report
+        from cli.up import up
+
+        where, opened, memory = settings(), platform(), PeakMemory()
+        setup = prepare(opened, where.home, self._seed, self._batches, self._progress, self._stage)
+        self._stage("starting Synth")
+        running = up(where, detach=True, say=self._note)
+        memory.watch(running)
+        base, training = setup.submit(opened)
+        self._await(opened, where, base, "held-out evaluation of the base policy", memory)
+        self._await(opened, where, training, "training", memory)
+        trained = self._trained(opened, setup, training)
+        self._await(opened, where, trained, "held-out evaluation of the trained policy", memory)
+        self._stage("report")
+        directory = where.home / "reports" / training.experiment_id
+        report = write_report(opened, training.experiment_id, directory, n_transcripts=200, progress=self._progress)
+        self._stage("")
+        return summarize(
+            opened,
+            setup,
+            (base, training, trained),
+            wall_s=time.monotonic() - self._started_s,
+            stages_s=self._stages,
+            peak_rss_bytes=memory.peak_bytes,
+            ui=running.ui,
+            report=report.path,
+        )
+
+    def _await(
+        self, opened: "Platform", where: "Settings", experiment: "Experiment", what: str, memory: "PeakMemory"
+    ) -> None:
+        """Wait for the end of an experiment. Raises SynthError when it cannot come, or did not succeed."""
+        from cli.watch import wait
+        from domain.errors import SynthError
+
+        self._stage(what)
+
+        def check() -> None:
+            memory.sample()
+            _check_alive(opened, where, experiment.experiment_id)
+
+        view = wait(opened, experiment.experiment_id, self._progress, what, check)
+        if view.experiment.state.value != "succeeded":
+            reasons = "; ".join(unit.detail for unit in view.units if unit.detail) or "see its events"
+            raise SynthError(
+                f"{what}: {experiment.experiment_id} {view.experiment.state.value}: {reasons}",
+                hint=f"synth run events {experiment.experiment_id}",
+            )
+
+    def _trained(self, opened: "Platform", setup: "Setup", training: "Experiment") -> "Experiment":
+        """Return the evaluation of the last checkpoint, which the sensor accepts. Raises SynthError without one."""
+        from domain.errors import SynthError
+        from domain.service.evaluate import evaluations_of
+
+        deadline_s = time.monotonic() + _SENSOR_S
+        wanted = str(setup.train_plan.batches)
+        while time.monotonic() < deadline_s:
+            for item in evaluations_of(opened, training.experiment_id):
+                if item.spec.labels.get("batch") == wanted:
+                    return item
+            time.sleep(1.0)
+        raise SynthError(
+            f"no evaluation of the last checkpoint of {training.experiment_id} was accepted within {_SENSOR_S:.0f} s",
+            hint="is the sensor `evaluate_new_checkpoints` on? A last batch without signal makes no checkpoint",
+        )
+
+    def _stage(self, name: str) -> None:
+        """Note that a stage begins, and how long the one before took."""
+        now_s = time.monotonic() - self._started_s
+        if self._stages:
+            last = next(reversed(self._stages))
+            self._stages[last] = round(now_s - self._stages[last], 1)
+        if name:
+            self._stages[name] = now_s
+            self._note(f"{now_s:6.1f} s  {name}")
+
+    def _note(self, line: str) -> None:
+        if not self._quiet:
+            terminal.note(line)
+
+
+def _check_alive(opened: "Platform", where: "Settings", experiment_id: str) -> None:
+    """Raise SynthError when nothing runs any more, or a unit waits for an operator."""
+    from cli.up import status
+    from domain.errors import SynthError
+    from domain.records.experiment import UnitState
+
+    if status(where) is None:
+        raise SynthError(
+            "`synth up` ended while the demo waited", hint=f"see {where.logs}; run the demo again to go on"
+        )
+    with opened.ledger.snapshot() as tx:
+        blocked = [unit for unit in tx.units.of(experiment_id) if unit.state is UnitState.BLOCKED]
+    if blocked:
+        raise SynthError(f"{blocked[0].unit} waits for you: {blocked[0].detail}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``synth``."""
+    app.command(epilog=options.example("synth demo", "synth demo --seed 1 --batches 5 --home /tmp/synth-demo"))(demo)
