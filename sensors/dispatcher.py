@@ -27,15 +27,18 @@ def dispatcher(context: dg.SensorEvaluationContext, synth: SynthResource) -> dg.
     """Launch what the ledger has admitted; an unresolved optimizer step blocks its training and is named here."""
     platform = synth.platform()
     found = dispatch(platform, limit=LAUNCHES_AT_ONCE)
+    blocked = "; ".join(found.blocked)
+    if not found.launches and not found.reports:
+        # Opening Dagster's instance costs more than the whole tick, and most ticks need it for nothing.
+        return dg.SensorResult(skip_reason=blocked or "nothing to launch")
     launches = waiting_launches(context.instance, platform, found.launches)
     requests = [_unit_request(platform, launch) for launch in launches]
     requests += _report_requests(context.instance, platform, found.reports)
-    blocked = "; ".join(found.blocked)
     if requests and blocked:
         context.log.warning("blocked: %s", blocked)
     return dg.SensorResult(
         run_requests=requests or None,
-        skip_reason=None if requests else blocked or "nothing to launch",
+        skip_reason=None if requests else blocked or "everything is launched",
         dynamic_partitions_requests=list(_keys(requests)),
         asset_events=[_admission(launch) for launch in launches if launch.kind is not ExperimentKind.REGRADE],
     )

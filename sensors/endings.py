@@ -12,7 +12,7 @@ _MONITORED = [*UNIT_JOBS.values(), evaluation_report_job]
 
 
 @loose.run_failure_sensor(
-    monitored_jobs=_MONITORED, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING
+    monitored_jobs=_MONITORED, minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING
 )
 def run_failed(context: dg.RunFailureSensorContext, synth: SynthResource) -> dg.SkipReason:
     """Note a failed run: its unit gets a new generation, and keeps every finished trial."""
@@ -23,7 +23,7 @@ def run_failed(context: dg.RunFailureSensorContext, synth: SynthResource) -> dg.
 @loose.run_status_sensor(
     run_status=dg.DagsterRunStatus.CANCELED,
     monitored_jobs=_MONITORED,
-    minimum_interval_seconds=2,
+    minimum_interval_seconds=5,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def run_cancelled(context: dg.RunStatusSensorContext, synth: SynthResource) -> dg.SkipReason:

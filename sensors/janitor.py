@@ -12,7 +12,7 @@ from sensors.loose import loose
 _UNFINISHED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 
-@loose.sensor(minimum_interval_seconds=15, default_status=dg.DefaultSensorStatus.RUNNING)
+@loose.sensor(minimum_interval_seconds=20, default_status=dg.DefaultSensorStatus.RUNNING)
 def janitor(context: dg.SensorEvaluationContext, synth: SynthResource) -> dg.SkipReason:
     """Sweep orphaned boxes, and mark runs as failed whose unit has a later generation: their process is gone."""
     platform = synth.platform()
