@@ -81,8 +81,8 @@ class Settings:
 
     @property
     def proxy_socket(self) -> Path:
-        """Where boxes reach the model proxy."""
-        return self.sockets / "proxy.sock"
+        """Where boxes reach the model proxy: alone in its directory, which is what boxes see of ours."""
+        return self.sockets / "guest" / "proxy.sock"
 
     @property
     def control_socket(self) -> Path:
@@ -101,7 +101,7 @@ class Settings:
             ConfigurationError: a directory cannot be made, or the one for sockets is somebody else's.
         """
         try:
-            for directory in (self.home, self.run, self.sockets):
+            for directory in (self.home, self.run, self.sockets, self.proxy_socket.parent):
                 directory.mkdir(parents=True, exist_ok=True)
             if self.sockets.stat().st_uid != os.getuid():
                 raise ConfigurationError(f"{self.sockets} belongs to another user", hint="remove it")

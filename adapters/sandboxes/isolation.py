@@ -40,7 +40,7 @@ _FIXED = ("usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM)
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIMITS = 'ulimit -c 0; ulimit -p "$1"; ulimit -f "$2"; '
-_RELAY = "{python} -I -S -E {inner}/relay.py {port} {inner}/model.sock || exit 125; "
+_RELAY = "{python} -I -S -E {inner}/relay.py {port} {inner}/model/{socket} || exit 125; "
 _RUN = '. "$3"; shift 3; "$@"; exit "$?"'
 """Process 1 of a command. ``$3`` sets the environment: only here, since what runs before is still the host's root
 and must not read a variable such as LD_PRELOAD; and not as arguments, since every user of the host reads those."""
@@ -106,7 +106,8 @@ def bubblewrap(
     blocks = "unlimited" if inner.file_bytes is None else str(inner.file_bytes // 512)
     relay = ""
     if mounts.relay is not None:
-        relay = _RELAY.format(python=python_inside(), inner=INNER, port=PROXY_PORT)
+        name = mounts.proxy_socket.name if mounts.proxy_socket is not None else ""
+        relay = _RELAY.format(python=python_inside(), inner=INNER, port=PROXY_PORT, socket=shlex.quote(name))
     script = _LIMITS + relay + _RUN
     return [*argv, "/bin/sh", "-c", script, "box", processes, blocks, f"/proc/self/fd/{environment_fd}", *inner.argv]
 
@@ -125,7 +126,8 @@ def _mount_arguments(mounts: Mounts) -> list[str]:
     argv += ["--bind", shm, "/dev/shm"]  # noqa: S108 - inside the box
     if mounts.relay is not None and mounts.proxy_socket is not None:
         argv += ["--ro-bind", str(mounts.relay), f"{INNER}/relay.py"]
-        argv += ["--ro-bind", str(mounts.proxy_socket), f"{INNER}/model.sock"]
+        # The directory, not the socket: a model process that starts again makes a new socket under the same name.
+        argv += ["--ro-bind", str(mounts.proxy_socket.parent), f"{INNER}/model"]
     return argv
 
 
@@ -221,8 +223,8 @@ def write_skeleton(skeleton: Path) -> None:
     for name in ("usr", "etc", "proc", "dev", INNER.strip("/"), *TOPS):
         (fresh / name).mkdir(parents=True)
     _link_system(fresh)
-    for name in ("relay.py", "model.sock"):
-        (fresh / INNER.strip("/") / name).touch()
+    (fresh / INNER.strip("/") / "relay.py").touch()
+    (fresh / INNER.strip("/") / "model").mkdir()
     _write_etc(fresh / "etc")
     for path in (fresh, *fresh.iterdir()):
         if path.is_dir() and not path.is_symlink():

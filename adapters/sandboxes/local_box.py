@@ -156,8 +156,6 @@ class LocalBox:
         if own_names and not (self._directory / f"passwd-{user}").exists():
             (self._directory / f"passwd-{user}").write_text(passwd_text(user, uid))
             (self._directory / f"group-{user}").write_text(group_text(user, uid))
-        if self._proxy_socket is not None and self._way == "range" and self._proxy_socket.stat().st_mode & 0o002 == 0:
-            self._proxy_socket.chmod(0o666)  # the box's users are not ours; what protects the proxy is its tokens
         return Mounts(
             skeleton=self._skeleton,
             root=self._root,

@@ -16,7 +16,7 @@ from domain.ports import Limits
 
 _FIRST_INTERVAL_S = 0.05
 _LAST_INTERVAL_S = 0.2
-_DISK_INTERVAL_S = 0.5
+_DISK_INTERVAL_S = 0.1
 _DISK_SHARE = 20
 """At most one twentieth of the time goes into measuring a directory."""
 _FILES_PER_MB = 256

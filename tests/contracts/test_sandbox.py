@@ -463,7 +463,9 @@ async def test_there_is_no_network(programs: Case) -> None:
 @pytest.mark.parametrize("user", [None, "agent"])
 async def test_the_proxy_is_reached_with_model_access_alone(tmp_path: Path, way: str, user: str | None) -> None:
     """Loopback in the box leads to the proxy's Unix socket, also many at once and both ways."""
-    socket = tmp_path / "proxy.sock"
+    guest = tmp_path / "guest"
+    guest.mkdir()
+    socket = guest / "proxy.sock"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"got " + await reader.read())
@@ -471,6 +473,7 @@ async def test_the_proxy_is_reached_with_model_access_alone(tmp_path: Path, way:
         writer.close()
 
     server = await asyncio.start_unix_server(answer, socket)
+    socket.chmod(0o666)
     sandbox = await local_sandbox(tmp_path / "scratch", socket, "single" if way == "single" else None)
     box = await sandbox.create(spec(model_access=True))
     code = (
