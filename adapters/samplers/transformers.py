@@ -1,6 +1,7 @@
 """The sampler of one machine: a transformers model, many versions at once, continuous batching."""
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections import OrderedDict
@@ -62,6 +63,7 @@ class TransformersSampler:
         self._loading = threading.Lock()
         self._inbox: queue.SimpleQueue[tuple[LoadedBase, Merged, Job] | None] = queue.SimpleQueue()
         self._closed = False
+        self._door = threading.Lock()
         self._worker = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._worker.start()
 
@@ -107,12 +109,14 @@ class TransformersSampler:
         future: asyncio.Future[_Answer] = loop.create_future()
 
         def deliver(answer: _Answer) -> None:
-            loop.call_soon_threadsafe(_settle, future, answer)
+            with contextlib.suppress(RuntimeError):  # the caller's loop has ended: nobody waits for the answer
+                loop.call_soon_threadsafe(_settle, future, answer)
 
         job = Job(request=request, limit=limit, deliver=deliver)
-        if self._closed:
-            raise SamplerError("the sampler is closed")
-        self._inbox.put((base, merged, job))
+        with self._door:
+            if self._closed:
+                raise SamplerError("the sampler is closed")
+            self._inbox.put((base, merged, job))
         try:
             answer = await future
         finally:
@@ -123,8 +127,9 @@ class TransformersSampler:
 
     def close(self) -> None:
         """End the worker; requests that still run are answered with SamplerError."""
-        self._closed = True
-        self._inbox.put(None)
+        with self._door:
+            self._closed = True
+            self._inbox.put(None)
         self._worker.join()
 
     # --- weights ---------------------------------------------------------------------------------

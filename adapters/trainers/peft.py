@@ -139,8 +139,8 @@ class PeftTrainer:
         self._pool.shutdown()
 
     async def _ordered(self, operation: Callable[[], T]) -> T:
-        """Run in order of call; a cancelled caller does not let the next operation overtake."""
-        return await asyncio.get_running_loop().run_in_executor(self._operations, operation)
+        """Run in order of call; an operation that was asked for runs to its end, even when its caller gives up."""
+        return await asyncio.shield(asyncio.wrap_future(self._operations.submit(operation)))
 
     # --- operations, in the worker thread --------------------------------------------------------
 
