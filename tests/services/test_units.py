@@ -253,7 +253,7 @@ def test_bad_plans_are_refused_before_anything_is_written(
 ) -> None:
     """The error names the field, and no experiment exists afterwards."""
     with pytest.raises(kind, match=words):
-        submit(platform, **change)
+        submit(platform, engine="nop", key=None, **change)  # pyright: ignore[reportArgumentType] - fields of Plan
     assert dispatch(platform).launches == ()
 
 
