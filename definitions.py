@@ -7,6 +7,7 @@ from assets.base_policies import base_policies
 from assets.checkpoints import checkpoints
 from assets.evaluations import evaluations
 from assets.experiment_specs import experiment_specs
+from assets.regraded_groups import regraded_groups
 from assets.regrades import regrades
 from assets.task_sets import task_sets
 from assets.unit_products import unit_products
@@ -28,6 +29,7 @@ defs = dg.Definitions(
         unit_products,
         checkpoints,
         regrades,
+        regraded_groups,
         evaluations,
     ],
     jobs=JOBS,

@@ -23,7 +23,7 @@ from resources.synth import SynthResource
 def regrades(context: dg.AssetExecutionContext, synth: SynthResource) -> dg.MaterializeResult[None]:
     """Retained outputs of a unit assessed again in fresh boxes; the actor never runs, the canonical panel stays."""
     platform = synth.platform()
-    keys = _dimensions(context)
+    keys = dimensions(context)
     work = regrade_unit(platform, keys["assessor"], keys["unit"], context.run.run_id, log_progress(context.log))
     ref, manifest = asyncio.run(work)
     facts = assessment_facts(platform, keys["unit"], manifest)
@@ -33,6 +33,6 @@ def regrades(context: dg.AssetExecutionContext, synth: SynthResource) -> dg.Mate
     )
 
 
-def _dimensions(context: dg.AssetExecutionContext) -> dict[str, str]:
+def dimensions(context: dg.AssetExecutionContext) -> dict[str, str]:
     """Return the keys by dimension: the joined key has them in order of the dimensions' names."""
     return dict(zip(("assessor", "unit"), context.partition_key.split("|"), strict=True))

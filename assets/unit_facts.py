@@ -10,7 +10,7 @@ from assets.stamps import Facts, experiment_facts, manifest_facts, table
 from domain.maths.statistics import mean_score, scores_by_task
 from domain.records.assessment import Assessment, QualifiedGroup
 from domain.records.experiment import Experiment
-from domain.records.manifest import AssessmentManifest, TrialManifest
+from domain.records.manifest import AssessmentManifest, GroupManifest, TrialManifest
 from domain.records.names import experiment_of
 from domain.records.trial import TrialRecord
 from domain.service.platform import Platform
@@ -139,9 +139,12 @@ def _assessment_table(trials: tuple[TrialRecord, ...], assessed: dict[str, Asses
 
 
 def _groups(result: UnitResult) -> Facts:
-    if result.groups is None:
-        return {}
-    groups = result.groups.groups
+    return {} if result.groups is None else group_facts(result.groups)
+
+
+def group_facts(manifest: GroupManifest) -> Facts:
+    """Return what people look at on qualified groups."""
+    groups = manifest.groups
     excluded = Counter(item.reason.value for group in groups for item in group.excluded)
     columns = {"group": "int", "task": "string", "members": "int", "excluded": "string", "signal": "bool"}
     return {
@@ -150,7 +153,7 @@ def _groups(result: UnitResult) -> Facts:
         "n_members": sum(len(group.members) for group in groups),
         "n_excluded": sum(excluded.values()),
         "excluded_by_reason": dg.MetadataValue.json(dict(excluded)),
-        "source_assessments_sha256": result.groups.source,
+        "source_assessments_sha256": manifest.source,
         "groups": table(columns, [_group_row(group) for group in groups]),
     }
 

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from domain.lifecycle.lease import LEASE_TTL_S
 from domain.service.dispatch import conclude_evaluation, unit_run_ended
 from domain.service.platform import Platform
 from resources.synth import SynthResource
@@ -37,6 +38,7 @@ def _ended(platform: Platform, run: dg.DagsterRun, reason: str, *, cancelled: bo
     unit = run.tags.get("unit")
     if unit is not None and _is_current(platform, unit, run):
         unit_run_ended(platform, unit, reason=reason, cancelled=cancelled)
+        _free(platform, unit, run.run_id)
     elif unit is None and cancelled and "experiment" in run.tags:
         conclude_evaluation(platform, run.tags["experiment"], succeeded=False, detail=reason)
     return dg.SkipReason(reason)
@@ -46,3 +48,12 @@ def _is_current(platform: Platform, unit: str, run: dg.DagsterRun) -> bool:
     with platform.ledger.snapshot() as tx:
         row = tx.units.get(unit)
     return str(row.generation) == run.tags.get("generation") and row.lease_holder in {None, run.run_id}
+
+
+def _free(platform: Platform, unit: str, holder: str) -> None:
+    """End the lease of a run that is over, so that its successor need not wait until it expires."""
+    with platform.ledger.begin() as tx:
+        row = tx.units.get(unit)
+        if row.lease_holder == holder:
+            lease = tx.units.acquire(unit, holder, platform.clock.now_ms(), LEASE_TTL_S)
+            tx.units.release(lease, row.state, detail=row.detail)

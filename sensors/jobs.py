@@ -21,7 +21,7 @@ def _job(name: str, description: str, *assets: str) -> Any:
 unscored_job: Any = _job("unscored_job", "Trials of a unit, without assessment.", *_CHAIN[:2])
 evaluation_job: Any = _job("evaluation_job", "Trials of a shard, assessed and qualified.", *_CHAIN[:4])
 training_job: Any = _job("training_job", "A batch of a training, up to its optimizer step.", *_CHAIN)
-regrade_job: Any = _job("regrade_job", "Retained outputs of a unit, assessed again.", "regrades")
+regrade_job: Any = _job("regrade_job", "Retained outputs of a unit, assessed again.", "regrades", "regraded_groups")
 evaluation_report_job: Any = _job("evaluation_report_job", "The numbers of a finished experiment.", "evaluations")
 task_set_job: Any = _job("task_set_job", "A published task set with its checks.", "task_sets")
 base_policy_job: Any = _job("base_policy_job", "A base policy and its facts.", "base_policies")

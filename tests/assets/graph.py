@@ -80,6 +80,25 @@ class Graph:
                 yield self.run(request)
 
 
+def instance_at(directory: Path) -> dg.DagsterInstance:
+    """Return a Dagster instance in memory that keeps its files below a directory of the test."""
+    kind: Any = dg.DagsterInstance
+    return kind.ephemeral(str(directory))
+
+
+def note(graph: "Graph", sensor: Any, run: dg.DagsterRun, kind: dg.DagsterEventType) -> None:
+    """Tell a run status sensor that a run has ended."""
+    event = dg.DagsterEvent(event_type_value=kind.value, job_name=run.job_name, message="gone")
+    context: Any = dg.build_run_status_sensor_context(
+        sensor_name=sensor.name,
+        dagster_event=event,
+        dagster_instance=graph.instance,
+        dagster_run=run,
+        resources={"synth": graph.synth},
+    )
+    sensor(context.for_run_failure() if kind is dg.DagsterEventType.RUN_FAILURE else context)
+
+
 def make_graph(platform: Platform, home: Path) -> Graph:
     """Return the graph over a platform."""
     _PLATFORMS[str(home)] = platform
@@ -93,7 +112,7 @@ def make_graph(platform: Platform, home: Path) -> Graph:
             resources={"synth": synth},
             executor=dg.in_process_executor,
         ),
-        instance=dg.DagsterInstance.ephemeral(str(home)),
+        instance=instance_at(home),
         synth=synth,
     )
 

@@ -14,14 +14,12 @@ from domain.service.accept import Submission, accept
 from domain.service.publish import publish_task_set
 from sensors.catalog import catalog
 from sensors.dispatcher import dispatcher
-from tests.assets.graph import Graph
+from tests.assets.graph import Graph, instance_at
 from tests.fakes.platform import write_task
 
 
 def _status(instance: dg.DagsterInstance, definitions: dg.Definitions, asset: str, key: str) -> StaleStatus:
-    resolver = CachingStaleStatusResolver(
-        instance, definitions.resolve_asset_graph(), LoadingContextForTest(instance)
-    )
+    resolver = CachingStaleStatusResolver(instance, definitions.resolve_asset_graph(), LoadingContextForTest(instance))
     return resolver.get_status(dg.AssetKey(asset), key)
 
 
@@ -68,13 +66,11 @@ def test_an_edge_over_all_units_would_turn_evaluations_stale(tmp_path: Path) -> 
     def panels(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         return _versioned(context.partition_key)
 
-    @dg.asset(
-        partitions_def=experiments, deps=[dg.AssetDep(panels, partition_mapping=dg.AllPartitionMapping())]
-    )
+    @dg.asset(partitions_def=experiments, deps=[dg.AssetDep(panels, partition_mapping=dg.AllPartitionMapping())])
     def reports(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         return _versioned(context.partition_key)
 
-    instance = dg.DagsterInstance.ephemeral(str(tmp_path))
+    instance = instance_at(tmp_path)
     definitions = dg.Definitions(assets=[panels, reports])
 
     def make(asset: Any, kind: str, key: str) -> None:
