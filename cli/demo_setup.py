@@ -132,10 +132,17 @@ def _publish(platform: "Platform", text: str, directory: Path) -> None:
 
 def _base_policy(platform: "Platform", examples: Path, seed: int, progress: "Progress") -> "BasePolicy":
     from adapters.inputs.documents import read_demonstrations, read_recipe
+    from domain.errors import ConflictError
     from domain.lifecycle.mini_dialogue import BASH
     from domain.service.publish import make_base_policy
 
     recipe = read_recipe(_EXAMPLES / "base-policy.json")
     recipe = replace(recipe, name=f"{recipe.name}-{seed}" if seed else recipe.name, seed=seed)
     demonstrations = read_demonstrations(examples / "demonstrations.jsonl")
-    return asyncio.run(make_base_policy(platform, recipe, demonstrations, (BASH,), progress))
+    try:
+        return asyncio.run(make_base_policy(platform, recipe, demonstrations, (BASH,), progress))
+    except ConflictError as error:
+        raise ConflictError(
+            f"{error.message}: the examples have changed since the demo was begun here",
+            hint="begin in another directory: synth demo --home DIR",
+        ) from error
