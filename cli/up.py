@@ -30,6 +30,7 @@ READY_S = 120.0
 """How long starting may take on a busy machine; usually it is some ten seconds."""
 _ROOT = Path(__file__).resolve().parents[1]
 _TURN_S = 0.25
+_MIGRATION_TRIES = 3
 Say = Callable[[str], None]
 
 
@@ -236,16 +237,23 @@ def _prepare_dagster(settings: "Settings") -> None:
     mark = settings.dagster / "prepared"
     if mark.exists() and mark.read_text(encoding="utf-8") == version("dagster"):
         return
-    done = subprocess.run(
-        [sys.executable, "-m", "dagster", "instance", "migrate"],
-        env=_environment(settings),
-        cwd=settings.dagster,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise ConfigurationError(f"Dagster cannot use {settings.dagster}: {said}", hint="see `dagster instance info`")
+    for left in reversed(range(_MIGRATION_TRIES)):
+        done = subprocess.run(
+            [sys.executable, "-m", "dagster", "instance", "migrate"],
+            env=_environment(settings),
+            cwd=settings.dagster,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        # On a busy machine SQLite may say that its file is locked; the migration is safe to run again.
+        if left == 0:
+            said = [line for line in done.stderr.decode(errors="replace").splitlines() if "Error" in line]
+            raise ConfigurationError(
+                f"Dagster cannot use {settings.dagster}: {said[-1] if said else done.returncode}",
+                hint="see `dagster instance info`",
+            )
     mark.write_text(version("dagster"), encoding="utf-8")
 
 
