@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.codec import decode, encode
-from domain.errors import StoreError, TrainerError
+from domain.errors import StoreError, TrainerError, boundary
 from domain.ports import ContributionResult, StepResult
 
 _FILE = "applied.jsonl"
@@ -75,14 +75,19 @@ class AppliedLog:
             raise StoreError(f"cannot record the step in {self._path}: {error}", hint="free disk space") from error
 
     def set_torn_line_aside(self) -> None:
-        """Move a torn last line to a file of its own, once someone has decided where the run continues."""
-        data = self._path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        with (self._path.parent / _TORN).open("ab") as aside:
-            aside.write(data[whole:] + b"\n")
-        with self._path.open("r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
+        """Move a torn last line to a file of its own, once someone has decided where the run continues.
+
+        Raises:
+            TrainerError: the files cannot be written.
+        """
+        with boundary(TrainerError, f"set the torn line of {self._path} aside"):
+            data = self._path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            with (self._path.parent / _TORN).open("ab") as aside:
+                aside.write(data[whole:] + b"\n")
+            with self._path.open("r+b") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
 
     @staticmethod
     def _write(descriptor: int, line: bytes) -> None:
