@@ -32,6 +32,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _TURN_S = 0.25
 _MIGRATION_TRIES = 3
 Say = Callable[[str], None]
+_left_running: "list[subprocess.Popen[bytes]]" = []
+"""Supervisors that this process started and leaves alone: forgetting the handle of a living child is a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ def up(settings: "Settings", *, detach: bool = False, say: Say = lambda _: None)
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        _left_running.append(process)
         return _wait_until_ready(settings, process)
     return _supervise(settings, say)
 
