@@ -33,6 +33,8 @@ TOPS = ("tests", "solution", "logs", "tmp", "home", "root", "opt", "var")
 INNER = "/.synth"
 """Where the relay and the model socket appear inside."""
 PROXY_PORT = 8099
+SKELETON_LAYOUT = 2
+"""Grows when ``write_skeleton`` writes something else, so that boxes of a newer Synth use no older one."""
 _KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FIXED = ("usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM)

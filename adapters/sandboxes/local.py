@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from adapters.sandboxes.isolation import TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
+from adapters.sandboxes.isolation import SKELETON_LAYOUT, TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
 from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
 from adapters.sandboxes.process import children_of
@@ -36,7 +36,7 @@ class LocalSandbox:
     def __init__(self, scratch: Path, proxy_socket: Path | None, *, way: Way | None = None) -> None:
         self._scratch = scratch
         self._boxes = scratch / "boxes"
-        self._skeleton = scratch / "skeleton"
+        self._skeleton = scratch / f"skeleton-{SKELETON_LAYOUT}"
         self._proxy_socket = proxy_socket
         self._wanted_way: Way | None = way
         self._way: Way | None = None
