@@ -141,8 +141,9 @@ def _run(settings: "Settings", supervisor: Supervisor, stop: threading.Event, sa
     probe = Probe(settings=settings)
     state = _state(settings, supervisor, ready=False)
     for service in _services(settings):
-        if service.name == "daemon":
-            # Dagster's processes make their databases when they first need them, and not side by side.
+        if service.name == "code":
+            # Each process of Dagster, the code server too, makes its databases when it finds none: side by side they
+            # stamp one database twice, which no later start can read.
             _prepare_dagster(settings)
         supervisor.start(service)
         state = _state(settings, supervisor, ready=False)
