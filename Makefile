@@ -20,9 +20,10 @@ help: ## show this help
 
 $(INSTALLED): requirements.lock pyproject.toml deploy/setup.sh
 	deploy/setup.sh python "$(PYTHON)"
+	@echo "synth: installing the pinned packages into $(VENV) (minutes)" >&2
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
 install: $(INSTALLED) ## make the virtual environment with the pinned packages

@@ -46,7 +46,7 @@ def demo(
     else:
         from cli.demo_summary import show
 
-        show(found)
+        show(found, home)
 
 
 class _Demo:

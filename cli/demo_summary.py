@@ -175,8 +175,8 @@ def _n_ungraded(platform: "Platform", experiment: "Experiment") -> int:
     return look(platform, experiment.experiment_id).assessed.get("ungraded", 0)
 
 
-def show(found: DemoResult) -> None:
-    """Print the summary."""
+def show(found: DemoResult, home: Path | None) -> None:
+    """Print the summary; ``home`` as it was named on the command line."""
     terminal.say()
     terminal.show_table(
         ("held-out tasks", "mean reward", "95 % interval", "tasks", "attempts", "ungraded"),
@@ -208,5 +208,6 @@ def show(found: DemoResult) -> None:
     terminal.say()
     terminal.say(f"  report      [bold]{found.report}[/]")
     terminal.say(f"  Dagster UI  [bold]{found.ui}[/]")
-    terminal.say(f"  read on     synth run show {found.experiments['training']}")
-    terminal.say("  stop        synth down")
+    name = f"{terminal.command()}{f' --home {home}' if home is not None else ''}"
+    terminal.say(f"  read on     {name} run show {found.experiments['training']}")
+    terminal.say(f"  stop        {name} down")

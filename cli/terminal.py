@@ -4,9 +4,11 @@ Results go to stdout, everything else to stderr, so that a pipe sees results alo
 """
 
 import json
+import os
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +24,15 @@ EXIT_WRONG = 2
 EXIT_INTERRUPTED = 130
 _PIPE_WIDTH = 200
 """Columns of a table that goes through a pipe: nobody's window bounds it."""
+
+
+def command() -> str:
+    """Return how ``synth`` is called here: by its name when it is on the path, else by the path of this one."""
+    from shutil import which
+
+    if which("synth") is not None or Path(sys.argv[0]).name != "synth":
+        return "synth"
+    return os.path.relpath(sys.argv[0])
 
 
 def emit(value: object) -> None:
