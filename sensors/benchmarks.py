@@ -18,10 +18,12 @@ def benchmark_schedules() -> Sequence[dg.ScheduleDefinition]:
     Raises:
         ConfigurationError: naming the file, the entry and the field.
     """
-    return [_schedule(benchmark) for benchmark in read_benchmarks(settings_from_environment().benchmarks)]
+    return [schedule_of(benchmark) for benchmark in read_benchmarks(settings_from_environment().benchmarks)]
 
 
-def _schedule(benchmark: Benchmark) -> dg.ScheduleDefinition:
+def schedule_of(benchmark: Benchmark) -> dg.ScheduleDefinition:
+    """Return the schedule of one benchmark."""
+
     @loose.schedule(
         name=f"benchmark_{benchmark.name}",
         cron_schedule=benchmark.cron,

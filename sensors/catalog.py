@@ -21,7 +21,12 @@ def catalog(context: dg.SensorEvaluationContext, synth: SynthResource) -> dg.Sen
         known = set(context.instance.get_dynamic_partitions(name))
         new = [key for key in published if key not in known][:_AT_ONCE]
         requests += [
-            dg.RunRequest(run_key=f"{name}:{key}", job_name=job.name, partition_key=key, tags={"kind": name})
+            dg.RunRequest(
+                run_key=f"{name}:{key}",
+                job_name=job.name,
+                partition_key=key,
+                tags={"kind": name, "dagster/priority": "-1"},
+            )
             for key in new
         ]
         keys += [dg.AddDynamicPartitionsRequest(name, new)] if new else []

@@ -14,6 +14,8 @@ from sensors.launches import runs_by_key, waiting_launches
 from sensors.loose import loose
 
 LAUNCHES_AT_ONCE = 20
+PRIORITY = "dagster/priority"
+"""Tag by which the queue orders runs: the next batch of a training waits for nothing else."""
 REPORT_TRIES = 5
 """Runs of one report before its experiment fails. A report only reads: it fails again when something is wrong."""
 
@@ -60,6 +62,7 @@ def _unit_request(platform: Platform, launch: UnitLaunch) -> dg.RunRequest:
             "kind": launch.kind.value,
             "unit": launch.unit,
             "generation": str(launch.generation),
+            PRIORITY: "1" if launch.kind is ExperimentKind.TRAINING else "0",
         },
     )
 

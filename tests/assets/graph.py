@@ -86,8 +86,8 @@ def instance_at(directory: Path) -> dg.DagsterInstance:
     return kind.ephemeral(str(directory))
 
 
-def note(graph: "Graph", sensor: Any, run: dg.DagsterRun, kind: dg.DagsterEventType) -> None:
-    """Tell a run status sensor that a run has ended."""
+def note(graph: "Graph", sensor: Any, run: dg.DagsterRun, kind: dg.DagsterEventType) -> Any:
+    """Tell a run status sensor that a run has ended; returns its answer."""
     event = dg.DagsterEvent(event_type_value=kind.value, job_name=run.job_name, message="gone")
     context: Any = dg.build_run_status_sensor_context(
         sensor_name=sensor.name,
@@ -96,7 +96,7 @@ def note(graph: "Graph", sensor: Any, run: dg.DagsterRun, kind: dg.DagsterEventT
         dagster_run=run,
         resources={"synth": graph.synth},
     )
-    sensor(context.for_run_failure() if kind is dg.DagsterEventType.RUN_FAILURE else context)
+    return sensor(context.for_run_failure() if kind is dg.DagsterEventType.RUN_FAILURE else context)
 
 
 def make_graph(platform: Platform, home: Path) -> Graph:

@@ -146,3 +146,23 @@ def test_the_janitor_ends_runs_that_were_overtaken(
     kept = graph.instance.get_run_by_id(run.run_id)
     assert kept is not None
     assert kept.status is expected
+
+
+def test_a_run_that_died_after_its_unit_was_done_is_repeated(graph: Graph) -> None:
+    """What the ledger holds is shown by the graph, too: the repetition finds everything done."""
+    submit(graph)
+    request = _only_request(graph)
+    assert graph.run(request).success
+    assert request.partition_key is not None
+    tags = {**request.tags, "dagster/partition": str(request.partition_key)}
+    dead = graph.instance.add_run(
+        dg.DagsterRun(
+            job_name=request.job_name or "",
+            status=dg.DagsterRunStatus.FAILURE,
+            tags={**tags, RUN_KEY: request.run_key or ""},
+        )
+    )
+    again = note(graph, run_failed, dead, dg.DagsterEventType.RUN_FAILURE)
+    assert isinstance(again, dg.RunRequest)
+    assert again.run_key == f"{request.run_key}+1"
+    assert graph.run(again).success

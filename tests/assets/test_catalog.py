@@ -1,0 +1,82 @@
+"""Task sets and base policies in the graph: what was published, and what their checks find."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from domain.records.model import BasePolicy
+from domain.records.names import parse_reference
+from domain.service.publish import publish_task_set
+from sensors.catalog import catalog
+from tests.assets.graph import Graph, checks_of, metadata_of
+from tests.fakes.platform import write_task
+
+SOLVED = "if [ -e /app/done ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+
+
+def _task_set(graph: Graph, directory: Path, **config: Any) -> Any:
+    """Publish and materialize one task set, as somebody does with the Launchpad."""
+    graph.instance.add_dynamic_partitions("task_set", ["team.made.v1"])
+    request = dg.RunRequest(
+        job_name="task_set_job",
+        partition_key="team.made.v1",
+        run_config={"ops": {"task_sets": {"config": {"directory": str(directory), **config}}}},
+    )
+    return graph.run(request)
+
+
+def test_what_was_published_elsewhere_is_shown(graph: Graph) -> None:
+    """The sensor materializes the ledger's task sets and base policies, once."""
+    policy = BasePolicy(
+        name="tiny",
+        digest="0" * 64,
+        family="qwen3",
+        files=(),
+        recipe_digest="1" * 64,
+        context_tokens=128,
+        n_parameters=7,
+        metrics={"final_loss": 0.5},
+    )
+    with graph.platform.ledger.begin() as tx:
+        tx.catalog.add_base_policy(policy)
+    task_sets, policies = graph.drain(catalog)
+    made = metadata_of(task_sets)["task_sets"]
+    assert (made["reference"], made["n_tasks"]) == ("team/small@v1", 3)
+    facts = metadata_of(policies)["base_policies"]
+    assert (facts["model"], facts["n_parameters"], facts["final_loss"]) == ("base:tiny", 7, 0.5)
+    assert not graph.tick(catalog).run_requests
+
+
+def test_good_tasks_pass_their_checks(graph: Graph, tmp_path: Path) -> None:
+    """The solution scores 1 and doing nothing scores below, in real boxes."""
+    write_task(tmp_path / "good", "g1", test=SOLVED, solution="touch /app/done\n")
+    run = _task_set(graph, tmp_path / "good")
+    assert checks_of(run) == {"oracle_scores_one": True, "nop_scores_below_one": True, "lint": True}
+    assert metadata_of(run)["task_sets"]["n_tasks_checked"] == 1
+
+
+def test_bad_tasks_fail_the_check_that_names_them(graph: Graph, tmp_path: Path) -> None:
+    """A wrong solution, a test that rewards doing nothing, and a task without a solution each fail their own check."""
+    write_task(tmp_path / "bad", "w1", test=SOLVED, solution="touch /app/elsewhere\n")
+    write_task(tmp_path / "bad", "n1")
+    bare = write_task(tmp_path / "bad", "x1", test=SOLVED)
+    (bare / "solution" / "solve.sh").rename(bare / "solution" / "readme")
+    run = _task_set(graph, tmp_path / "bad", checked_tasks=0)
+    wrong = {check.check_name: check.metadata["wrong"].value for check in run.get_asset_check_evaluations()}
+    assert not any(checks_of(run).values())
+    assert [line.partition(":")[0] for line in wrong["oracle_scores_one"]] == ["t/w1"]
+    assert [line.partition(":")[0] for line in wrong["nop_scores_below_one"]] == ["t/n1"]
+    assert wrong["lint"] == ["t/x1: solution/solve.sh is missing"]
+
+
+def test_a_task_set_is_read_by_the_digest_it_was_published_with(graph: Graph, tmp_path: Path) -> None:
+    """The data version is the content, so that publishing the same again changes nothing."""
+    write_task(tmp_path / "same", "s1")
+    found = publish_task_set(graph.platform, parse_reference("team/made@v1", field="test"), str(tmp_path / "same"))
+    for _ in range(2):
+        assert _task_set(graph, tmp_path / "same", sandbox="memory").success
+    record = graph.instance.get_latest_data_version_record(dg.AssetKey("task_sets"), partition_key="team.made.v1")
+    assert record is not None
+    assert record.asset_materialization is not None
+    assert (record.asset_materialization.tags or {})["dagster/data_version"] == found.digest
