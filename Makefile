@@ -36,7 +36,7 @@ lint: $(INSTALLED) ## ruff, import-linter, pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 test: lint ## everything that CI checks: lint and pytest
 	deploy/setup.sh test

@@ -28,19 +28,30 @@ app.add_typer(agent.app, name="agent")
 app.add_typer(catalog.task_sets, name="task-set")
 app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")
-
-
 service.register(app)
 demo.register(app)
 
 
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    if wanted:
+        from importlib.metadata import version
+
+        terminal.say(f"synth {version('synth-platform')}")
+        raise typer.Exit
+
+
 @app.callback()
 def synth(
+    *,
     home: Annotated[
         Path | None, typer.Option(help="State directory; instead of SYNTH_HOME, for this command.", show_default=False)
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
     """Run, evaluate and train tool-using agents."""
+    del version
     use_home(home)
 
 

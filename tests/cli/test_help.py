@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,12 @@ def test_a_wrong_option_is_exit_code_2(synth: Synth) -> None:
     answer = synth("run", "start", "--dataset")
     assert answer.code == 2
     assert "Traceback" not in answer.err
+
+
+def test_the_version_is_the_distribution_s(synth: Synth) -> None:
+    """Where it is installed as one."""
+    try:
+        installed = version("synth-platform")
+    except PackageNotFoundError:
+        pytest.skip("not installed as a distribution")
+    assert synth.ok("--version").out.strip() == f"synth {installed}"
