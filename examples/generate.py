@@ -20,11 +20,11 @@ from examples.families import FAMILIES
 from examples.spec import Family, Instance
 from examples.task_files import ORGANISATION, task_files
 
-N_PRACTICE = 16
+N_PRACTICE = 32
 """Practice instances of each family."""
 N_HELD_OUT = 4
 """Held-out instances of each family."""
-N_DEMONSTRATIONS = 12
+N_DEMONSTRATIONS = 8
 """Demonstrations of each practice instance."""
 SPLITS = ("practice", "held-out")
 
@@ -45,26 +45,38 @@ def splits(family: Family, seed: int) -> Iterator[tuple[str, int, Instance]]:
         yield SPLITS[number > N_PRACTICE], number, instance
 
 
-def generate(out: Path, seed: int) -> tuple[int, int]:
-    """Write everything below ``out``; return how many tasks and demonstrations."""
+def write_tasks(out: Path, seed: int) -> int:
+    """Write the task directories of both splits below ``out``; return how many."""
     n_tasks = 0
+    for family in FAMILIES:
+        for split, number, instance in splits(family, seed):
+            for path, file in task_files(family, instance, number=number, split=split).items():
+                target = out / split / f"{family.name}-{number:02d}" / path
+                if not target.parent.is_dir():
+                    target.parent.mkdir(parents=True)
+                target.write_text(file.text, encoding="utf-8")
+                if file.executable:
+                    target.chmod(0o755)
+            n_tasks += 1
+    return n_tasks
+
+
+def write_demonstrations(out: Path, seed: int) -> int:
+    """Run the demonstrated commands and write ``demonstrations.jsonl`` into ``out``; return how many."""
     demonstrations: list[Demonstration] = []
     for family in FAMILIES:
         for split, number, instance in splits(family, seed):
-            name = f"{family.name}-{number:02d}"
-            for path, file in task_files(family, instance, number=number, split=split).items():
-                target = out / split / name / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(file.text, encoding="utf-8")
-                target.chmod(0o755 if file.executable else 0o644)
-            n_tasks += 1
             if split == SPLITS[0]:
+                name = f"{ORGANISATION}/{family.name}-{number:02d}"
                 rng = _rng(seed, f"demonstrations of {name}")
-                full_name = f"{ORGANISATION}/{name}"
-                demonstrations.extend(demonstrate(full_name, instance, count=N_DEMONSTRATIONS, rng=rng))
-    rows = (canonical_bytes(item) for item in shuffled(demonstrations, _rng(seed, "order of demonstrations")))
-    (out / "demonstrations.jsonl").write_bytes(b"".join(row + b"\n" for row in rows))
-    return n_tasks, len(demonstrations)
+                demonstrations.extend(demonstrate(name, instance, count=N_DEMONSTRATIONS, rng=rng))
+    rows = [canonical_bytes(item) for item in shuffled(demonstrations, _rng(seed, "order of demonstrations"))]
+    out.mkdir(parents=True, exist_ok=True)
+    # The file appears whole or not at all: it is written last, so its presence says that everything is there.
+    staged = out / ".demonstrations.jsonl"
+    staged.write_bytes(b"".join(row + b"\n" for row in rows))
+    staged.replace(out / "demonstrations.jsonl")
+    return len(rows)
 
 
 def _rng(seed: int, what: str) -> Random:
@@ -77,7 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "generated", help="target directory")
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other instances")
     options = parser.parse_args(arguments)
-    n_tasks, n_demonstrations = generate(options.out, options.seed)
+    n_tasks = write_tasks(options.out, options.seed)
+    n_demonstrations = write_demonstrations(options.out, options.seed)
     sys.stdout.write(f"{n_tasks} tasks and {n_demonstrations} demonstrations in {options.out}\n")
     return 0
 
