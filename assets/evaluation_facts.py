@@ -35,7 +35,7 @@ def evaluation_facts(platform: Platform, report: EvaluationReport) -> Facts:
         "labels": json_fact(spec.labels),
         "source_assessments_sha256": dg.MetadataValue.json(list(report.sources)),
         "source_units": dg.MetadataValue.json(units),
-        "open": dg.MetadataValue.md(f"`synth run show {report.experiment.experiment_id}`"),
+        "open": f"synth run show {report.experiment.experiment_id}",
     }
     if report.headline is None:
         facts.pop("mean_reward", None)

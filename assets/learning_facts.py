@@ -41,7 +41,7 @@ def checkpoint_facts(platform: Platform, step: Advance) -> Facts:
         "groups": dg.MetadataValue.json(list(checkpoint.groups)),
         "adapter": json_fact(checkpoint.version.adapter),
         "trainer_state": json_fact(checkpoint.state),
-        "lineage": dg.MetadataValue.md(f"`synth run checkpoints {checkpoint.experiment_id}`"),
+        "lineage": f"synth run checkpoints {checkpoint.experiment_id}",
     }
 
 

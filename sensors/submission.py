@@ -53,7 +53,7 @@ def submit_experiment(context: dg.OpExecutionContext, config: SubmissionConfig, 
             "created": accepted.created,
             "n_units": experiment.n_units,
             "spec_sha256": experiment.spec_digest,
-            "open": dg.MetadataValue.md(f"`synth run show {experiment.experiment_id}`"),
+            "open": f"synth run show {experiment.experiment_id}",
         }
     )
     context.log.info("accepted %s (%s)", experiment.experiment_id, "new" if accepted.created else "known before")

@@ -36,6 +36,9 @@ def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[Labell
     axes.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.06)
+    left, right = axes.get_xlim()
+    if right - left < 1:  # one point alone: Matplotlib would cut its number into fractions
+        axes.set_xlim(left - 0.5, right + 0.5)
     axes.grid(visible=True, axis="y", color="#e3e7ec", linewidth=0.8)
     axes.tick_params(colors=_INK, labelsize=9)
     for side in ("top", "right"):
@@ -64,6 +67,8 @@ def _draw_training(axes: Any, curve: Sequence[BatchPoint]) -> None:
         label="training batches (95 % interval)",
     )
     low, high = zip(*(_bounds(mean) for _, mean in shown), strict=True)
+    if len(x) == 1:
+        axes.vlines(x, low, high, color=_TRAINING, alpha=0.4)  # a band of one batch would have no width
     axes.fill_between(x, low, high, color=_TRAINING, alpha=0.14, linewidth=0)
 
 

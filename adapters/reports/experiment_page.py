@@ -178,7 +178,8 @@ def _families(content: ExperimentContent) -> list[Family]:
 def _tasks(content: ExperimentContent) -> list[TaskRow]:
     if content.evaluation is not None:
         return task_rows([content.trials], content.links)
-    return task_rows([item.trials for item in _ends(content)], content.links)
+    # Without a held-out evaluation the experiment's own trials are all there is to read.
+    return task_rows([item.trials for item in _ends(content)] or [content.trials], content.links)
 
 
 def _coverage(content: ExperimentContent) -> Coverage:
