@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -90,7 +90,7 @@ def recipe(path: str) -> tuple[PolicyRecipe, tuple[Demonstration, ...]]:
 
 
 def read_benchmarks(path: Path) -> tuple[Benchmark, ...]:
-    """Return the recurring benchmarks of a JSON list; none when there is no file.
+    """Return the recurring benchmarks of a JSON list; none when there is no file. ``@FILE`` is relative to the list.
 
     Raises:
         ConfigurationError: naming the file, the entry and the field.
@@ -111,7 +111,14 @@ def read_benchmarks(path: Path) -> tuple[Benchmark, ...]:
     for benchmark in found:
         if not benchmark.name.replace("_", "").isalnum() or not benchmark.name.isascii():
             raise ConfigurationError(f"{path}: name: {benchmark.name!r}", hint="use letters, digits and _")
-    return found
+    return tuple(
+        replace(benchmark, actor=_beside(path, benchmark.actor), plan=_beside(path, benchmark.plan))
+        for benchmark in found
+    )
+
+
+def _beside(path: Path, text: str) -> str:
+    return f"@{path.absolute().parent / text[1:]}" if text.startswith("@") else text
 
 
 def _actor(documents: Documents) -> Profile | str:

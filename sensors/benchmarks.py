@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from domain.errors import ConfigurationError, boundary
 from domain.service.accept import derived_id
 from resources.documents import Benchmark, read_benchmarks
 from resources.wiring import settings_from_environment
@@ -22,7 +23,16 @@ def benchmark_schedules() -> Sequence[dg.ScheduleDefinition]:
 
 
 def schedule_of(benchmark: Benchmark) -> dg.ScheduleDefinition:
-    """Return the schedule of one benchmark."""
+    """Return the schedule of one benchmark.
+
+    Raises:
+        ConfigurationError: its times make no cron schedule.
+    """
+    with boundary(ConfigurationError, f"benchmark {benchmark.name!r}: cron: {benchmark.cron!r}"):
+        return _schedule(benchmark)
+
+
+def _schedule(benchmark: Benchmark) -> dg.ScheduleDefinition:
 
     @loose.schedule(
         name=f"benchmark_{benchmark.name}",

@@ -12,7 +12,7 @@ from domain.errors import ConfigurationError
 from domain.records.experiment import ExperimentKind
 from domain.records.profile import Plan, Profile
 from domain.service.accept import Submission, accept
-from resources.documents import Documents, read_benchmarks, submission
+from resources.documents import Benchmark, Documents, read_benchmarks, submission
 from sensors.benchmarks import schedule_of
 from tests.assets.graph import Graph
 
@@ -75,8 +75,8 @@ def test_a_benchmark_names_its_experiments_by_the_tick(graph: Graph, tmp_path: P
         "name": "nightly",
         "cron": "0 3 * * *",
         "dataset": "team/small@v1",
-        "actor": f"@{tmp_path / 'agent.json'}",
-        "plan": f"@{tmp_path / 'plan.json'}",
+        "actor": "@agent.json",
+        "plan": "@plan.json",
     }
     (tmp_path / "benchmarks.json").write_text(json.dumps([entry]))
     (benchmark,) = read_benchmarks(tmp_path / "benchmarks.json")
@@ -86,6 +86,13 @@ def test_a_benchmark_names_its_experiments_by_the_tick(graph: Graph, tmp_path: P
         (request,) = schedule.evaluate_tick(context).run_requests
         assert graph.run(dg.RunRequest(job_name="submit_experiment_job", run_config=request.run_config)).success
     assert len(_experiments(graph)) == 2
+
+
+def test_a_wrong_time_names_its_benchmark() -> None:
+    """Instead of a code location that does not load for an unknown reason."""
+    benchmark = Benchmark(name="nightly", cron="never", dataset="t/s@v1", actor="t/a@v1", plan="@p")
+    with pytest.raises(ConfigurationError, match="'nightly': cron: 'never'"):
+        schedule_of(benchmark)
 
 
 @pytest.mark.parametrize(
