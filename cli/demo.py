@@ -39,8 +39,12 @@ def demo(
     report, experiments}.
     """
     use_home(home)
-    with terminal.bars(shown=not as_json) as progress:
-        found = _Demo(seed=seed, batches=batches, progress=progress, quiet=as_json).run()
+    try:
+        with terminal.bars(shown=not as_json) as progress:
+            found = _Demo(seed=seed, batches=batches, progress=progress, quiet=as_json).run()
+    except KeyboardInterrupt:
+        terminal.note("interrupted: run it again to go on; what `synth up` runs goes on by itself until `synth down`")
+        raise
     if as_json:
         terminal.emit(found)
     else:
