@@ -7,7 +7,7 @@ from pydantic import Field
 
 from assets.partitions import BASE_POLICIES
 from assets.progress import log_progress
-from assets.stamps import OWNERS, Facts, json_fact, materialized
+from assets.stamps import OWNERS, Facts, files_fact, materialized
 from domain.errors import ConfigurationError, NotFoundError
 from domain.lifecycle.mini_dialogue import BASH
 from domain.ports import Progress
@@ -63,6 +63,6 @@ def _facts(policy: BasePolicy) -> Facts:
         "context_tokens": policy.context_tokens,
         "files_sha256": policy.digest,
         "recipe_sha256": policy.recipe_digest,
-        "files": json_fact(policy.files),
+        "files": files_fact(policy.files),
         **numbers,
     }

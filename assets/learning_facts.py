@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.estimates import spoken
 from assets.plots import learning_plot
-from assets.stamps import Facts, json_fact, table
+from assets.stamps import Facts, files_fact, table
 from domain.records.model import Update
 from domain.service.evaluate import BatchPoint, learning_curve
 from domain.service.learning import Advance
@@ -39,8 +39,8 @@ def checkpoint_facts(platform: Platform, step: Advance) -> Facts:
         "next_batch": checkpoint.next_batch,
         "n_optimizer_steps": checkpoint.version.n_optimizer_steps,
         "groups": dg.MetadataValue.json(list(checkpoint.groups)),
-        "adapter": json_fact(checkpoint.version.adapter),
-        "trainer_state": json_fact(checkpoint.state),
+        "adapter": files_fact(checkpoint.version.adapter),
+        "trainer_state": files_fact(checkpoint.state),
         "lineage": f"synth run checkpoints {checkpoint.experiment_id}",
     }
 

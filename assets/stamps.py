@@ -1,12 +1,13 @@
 """What every materialization carries: identity, source and version."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import dagster as dg
 
 from domain.records.canonical import digest_of, jsonable
 from domain.records.experiment import Experiment
+from domain.records.model import FileEntry
 from domain.records.task import ObjectRef
 from domain.service.platform import Platform
 
@@ -58,6 +59,12 @@ def json_fact(value: object) -> dg.JsonMetadataValue:
     """Return a record, or a collection of them, as JSON metadata."""
     found: Any = jsonable(value)
     return dg.MetadataValue.json(found)
+
+
+def files_fact(files: Iterable[FileEntry]) -> dg.TableMetadataValue:
+    """Return a table of retained files: path, size and digest."""
+    columns = {"path": "string", "size_bytes": "int", "sha256": "string"}
+    return table(columns, [(item.path, item.content.size_bytes, item.content.digest) for item in files])
 
 
 def version_of(value: object) -> dg.DataVersion:

@@ -34,7 +34,7 @@ def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[Labell
     axes.set_ylabel("mean reward", color=_INK)
     axes.set_ylim(-0.03, 1.16)
     axes.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.margins(x=0.06)
     left, right = axes.get_xlim()
     if right - left < 1:  # one point alone: Matplotlib would cut its number into fractions

@@ -84,6 +84,11 @@ def test_an_evaluation_has_a_page(seen: Stage, page: Page) -> None:
     for word in ("headline", "pass_at_k", "families", "tasks", f"synth run show {name}"):
         expect(page.get_by_text(word).first).to_be_visible(timeout=LOAD_MS)
     page.screenshot(path=seen.shots / "evaluations.png")
+    page.get_by_text("[Show Markdown]").first.click()
+    plot = page.locator("img[alt='mean reward by family']")
+    expect(plot).to_be_visible(timeout=LOAD_MS)
+    assert plot.evaluate("image => image.naturalWidth") > 100, "the browser refused the plot"
+    page.screenshot(path=seen.shots / "plot.png")
 
 
 def test_the_launchpad_and_the_command_line_accept_the_same(
