@@ -95,7 +95,8 @@ async def make_base_policy(
                 raise ConflictError(
                     f"base policy {recipe.name!r} was made from another recipe", hint="give the recipe another name"
                 )
-    policy = await asyncio.to_thread(platform.policies.make, recipe, demonstrations, tools, progress)
+    made = await asyncio.to_thread(platform.policies.make, recipe, demonstrations, tools, progress)
+    policy = replace(made, recipe_digest=digest)  # the identity that the look-up above asks for, whoever made it
     with platform.ledger.begin() as tx:
         tx.catalog.add_base_policy(policy)
     return policy
