@@ -33,7 +33,7 @@ from tests.fakes.platform import write_task
 TASK_SET = "team/greetings@v1"
 TASKS = ("greet", "hail")
 COMMANDS = ("echo hi > out", "echo ho > out")
-"""What the policy has learned to say in every task, half the time each; only the first is paid."""
+"""What the policy has learned to say in every task; only the first is paid, and it is said two times in three."""
 _REWARD = 'if [ "$(cat /app/out 2>/dev/null)" = hi ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
 _CHROMIUM = "/usr/bin/chromium"
 _ARGUMENTS = (
@@ -164,7 +164,7 @@ def _accepted(platform: Platform, kind: ExperimentKind, actor: Profile, plan: Pl
 
 
 def _demonstrations() -> tuple[Demonstration, ...]:
-    """Return a right and a wrong conversation for every task: the policy calls its tool and earns now and then."""
+    """Return right and wrong conversations for every task: the policy calls its tool, and groups have a spread."""
     return tuple(
         Demonstration(
             task_name=f"t/{name}",
@@ -177,7 +177,7 @@ def _demonstrations() -> tuple[Demonstration, ...]:
             n_opening=2,
         )
         for name in TASKS
-        for command in COMMANDS
+        for command in (COMMANDS[0], *COMMANDS)
     )
 
 
