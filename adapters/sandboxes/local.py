@@ -108,6 +108,8 @@ class LocalSandbox:
         furnish(directory / "root", spec.environment.workdir, way)
 
     async def _chosen_way(self) -> Way:
+        if self._way is not None:
+            return self._way  # without the lock, which belongs to the event loop that chose
         async with self._choosing:
             if self._way is None:
                 self._scratch.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,8 @@ class GroupContext:
     """None: no learning."""
     slots: asyncio.Semaphore
     may_sample: bool
+    streams_contributions: bool = False
+    """Submit each group to the trainer as it ends; otherwise the optimizer step submits what is missing."""
     note: Callable[[str], None]
     """Called with ``trial`` or ``group`` as each one is done."""
 
@@ -189,7 +191,7 @@ def _pack(tables: DatumTables, group: QualifiedGroup, interactions: dict[str, Se
 
 
 async def _contribute(context: GroupContext, group: Group, datums: GroupDatums | None) -> ContributionResult | None:
-    if context.optimisation is None or datums is None:
+    if context.optimisation is None or datums is None or not context.streams_contributions:
         return None
     return await context.trainer.forward_backward(
         context.trial.experiment_id, contribution_of(group.unit, datums.group, datums.table, context.optimisation)

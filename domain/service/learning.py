@@ -23,15 +23,19 @@ class Advance:
     """None when the batch carried no signal and the policy stayed."""
 
 
-async def open_training(platform: Platform, experiment: Experiment, row: Unit) -> None:
-    """Bring the trainer to the state this unit starts from, unless its step is already behind the fence."""
+async def open_training(platform: Platform, experiment: Experiment, row: Unit) -> bool:
+    """Bring the trainer to the state this unit starts from, and say whether groups may contribute as they end.
+
+    False when the step is already behind the fence: then only evidence decides, and nothing is submitted.
+    """
     with platform.ledger.snapshot() as tx:
         update = next((item for item in tx.updates.of(experiment.experiment_id) if item.unit == row.unit), None)
         state = _parent_state(tx, experiment, row)
     if update is not None and update.state is not UpdateState.PREPARING:
-        return
+        return False
     await platform.trainer.open(_run(experiment), state)
     await platform.trainer.begin_update(experiment.experiment_id, row.unit)
+    return True
 
 
 async def advance(platform: Platform, unit: str, holder: str) -> Advance:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from domain.errors import ConfigurationError, NotFoundError, StoreError
@@ -115,10 +115,12 @@ async def _work(
     groups = _groups(platform, row, experiment, task_set)
     if row.policy is not None and Stage.TRIALS in stages:
         await platform.model.serve(row.policy)
-    learns = experiment.spec.kind is ExperimentKind.TRAINING and Stage.DATUMS in stages
-    if learns:
-        await open_training(platform, experiment, row)
-    context = _context(platform, row, experiment, lease, stages, _Tally(groups, progress))
+    streams = False
+    if experiment.spec.kind is ExperimentKind.TRAINING and Stage.DATUMS in stages:
+        streams = await open_training(platform, experiment, row)
+    context = replace(
+        _context(platform, row, experiment, lease, stages, _Tally(groups, progress)), streams_contributions=streams
+    )
     results = await all_or_cancel([run_group(context, group) for group in groups])
     return await asyncio.to_thread(_manifests, platform, row, experiment, groups, results)
 
