@@ -9,9 +9,18 @@ if TYPE_CHECKING:
     from resources.settings import Settings
 
 
+_named: list[Path] = []
+
+
+def named_home() -> Path | None:
+    """Return the state directory that was named on the command line."""
+    return _named[0] if _named else None
+
+
 def use_home(home: Path | None) -> None:
     """Make ``home`` the state directory of this process and of those it starts; None leaves SYNTH_HOME as it is."""
     if home is not None:
+        _named[:] = [home]
         os.environ["SYNTH_HOME"] = str(home)  # noqa: TID251 - the process entry point
 
 

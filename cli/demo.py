@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import options, terminal
-from cli.connection import platform, settings, use_home
+from cli.connection import named_home, platform, settings, use_home
 
 if TYPE_CHECKING:
     from cli.demo_setup import Setup
@@ -50,7 +50,7 @@ def demo(
     else:
         from cli.demo_summary import show
 
-        show(found, home)
+        show(found, named_home())
 
 
 class _Demo:

@@ -22,6 +22,8 @@ EXIT_FAILED = 1
 EXIT_WRONG = 2
 """What was asked is wrong: a document, a name, an identity that is taken. The same as for wrong options."""
 EXIT_INTERRUPTED = 130
+_drawing: "list[Console]" = []
+"""Consoles with bars on them: a line must go through the same one, which moves the bars down."""
 _PIPE_WIDTH = 200
 """Columns of a table that goes through a pipe: nobody's window bounds it."""
 
@@ -78,9 +80,11 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
 
 
 def console(*, stderr: bool = False) -> "Console":
-    """Return a console on the stream as it is now."""
+    """Return a console on the stream as it is now; while bars are drawn, the one that draws them."""
     from rich.console import Console
 
+    if stderr and _drawing:
+        return _drawing[-1]
     found = Console(stderr=stderr)
     return found if found.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
 
@@ -104,6 +108,15 @@ def show_error(error: "SynthError", *, as_json: bool) -> int:
 
 
 @contextmanager
+def _through(target: "Console") -> Generator[None]:
+    _drawing.append(target)
+    try:
+        yield
+    finally:
+        _drawing.pop()
+
+
+@contextmanager
 def bars(*, shown: bool) -> "Generator[Progress]":
     """Yield a progress callback ``(what, done, total)`` that draws one bar for each ``what`` on stderr.
 
@@ -120,7 +133,8 @@ def bars(*, shown: bool) -> "Generator[Progress]":
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with RichProgress(*columns, console=target, disable=not (shown and target.is_terminal)) as progress:
+    drawn = RichProgress(*columns, console=target, disable=not (shown and target.is_terminal))
+    with drawn as progress, _through(target):
         tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:
