@@ -12,9 +12,6 @@ from examples.spec import Instance
 
 SHARE_RIGHT = 0.5
 """Share of demonstrations that solve their task."""
-SHARE_REFERENCE = 0.75
-"""Share of the right ones that show the reference solution, where a family has several."""
-
 CALL_ID = "call_1"
 
 
@@ -48,10 +45,8 @@ def run(command: str, files: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _choose(instance: Instance, rng: Random) -> str:
-    if rng.random() >= SHARE_RIGHT:
-        return rng.choice(instance.wrong)
-    reference, *others = instance.right
-    return reference if not others or rng.random() < SHARE_REFERENCE else rng.choice(others)
+    """Right demonstrations all show the reference: a very small model learns one way to write a command, not three."""
+    return instance.right[0] if rng.random() < SHARE_RIGHT else rng.choice(instance.wrong)
 
 
 def _conversation(name: str, instruction: str, command: str, result: tuple[int, str]) -> Demonstration:

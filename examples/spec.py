@@ -40,7 +40,7 @@ class Instance:
     """Initial files of the working directory."""
     checks: tuple[Check, ...]
     right: tuple[str, ...]
-    """Commands that solve it; the first is the reference solution."""
+    """Commands that solve it; the first is the reference solution, and the one that demonstrations show."""
     wrong: tuple[str, ...]
     """Plausible commands that do not solve it: demonstrations contain them on purpose."""
 
