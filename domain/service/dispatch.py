@@ -53,6 +53,7 @@ def dispatch(platform: Platform, *, limit: int = 20) -> Dispatch:
     launches: list[UnitLaunch] = []
     reports: list[str] = []
     blocked: list[str] = []
+    ended: list[Experiment] = []
     now_ms = platform.clock.now_ms()
     with platform.ledger.begin() as tx:
         for experiment in tx.experiments.open():
@@ -66,8 +67,13 @@ def dispatch(platform: Platform, *, limit: int = 20) -> Dispatch:
             launches += [_launch(experiment, unit) for unit in waiting[: max(0, limit - len(launches))]]
             if waiting and experiment.state is ExperimentState.ACCEPTED:
                 tx.experiments.set_state(experiment.experiment_id, ExperimentState.RUNNING)
-            if _all_ended(experiment, units) and not _conclude(tx, experiment, units, now_ms):
-                reports.append(experiment.experiment_id)
+            if _all_ended(experiment, units):
+                if _wants_report(experiment, units):
+                    reports.append(experiment.experiment_id)
+                else:
+                    ended.append(experiment)
+    for experiment in ended:
+        _conclude(platform, experiment)
     return Dispatch(launches=tuple(launches), reports=tuple(reports), blocked=tuple(blocked))
 
 
@@ -92,16 +98,24 @@ def request_cancel(platform: Platform, experiment_id: str) -> None:
             tx.events.append(experiment_id, "experiment.cancel_requested", platform.clock.now_ms())
 
 
-def evaluate_checkpoint(platform: Platform, checkpoint_id: str) -> Accepted | None:
+def evaluate_checkpoint(
+    platform: Platform, checkpoint_id: str, *, training_id: str | None = None, is_last: bool = False
+) -> Accepted | None:
     """Accept the evaluation that a training's plan wants of a checkpoint; None when it wants none.
 
     The identity is derived from checkpoint and task set, so a replayed sensor tick changes nothing.
+
+    Args:
+        platform: the ports.
+        checkpoint_id: names the weights.
+        training_id: the training it is evaluated for; two trainings may reach the same weights.
+        is_last: whether the training ends with it, whatever its batch.
     """
     with platform.ledger.snapshot() as tx:
         checkpoint = tx.updates.checkpoint(checkpoint_id)
-        training = tx.experiments.get(checkpoint.experiment_id)
+        training = tx.experiments.get(training_id or checkpoint.experiment_id)
     plan = training.spec.plan
-    is_last = checkpoint.next_batch >= plan.batches
+    is_last = is_last or checkpoint.next_batch >= plan.batches
     due = is_last or (plan.evaluate_every > 0 and checkpoint.next_batch % plan.evaluate_every == 0)
     if plan.evaluate_on is None or not due:
         return None
@@ -210,15 +224,24 @@ def _all_ended(experiment: Experiment, units: tuple[Unit, ...]) -> bool:
     return len(units) == experiment.n_units and all(unit.state.is_terminal() for unit in units)
 
 
-def _conclude(tx: Transaction, experiment: Experiment, units: tuple[Unit, ...], now_ms: int) -> bool:
-    """End an experiment that needs no report; False when its evaluation has still to be materialized."""
-    succeeded = all(unit.state is UnitState.SUCCEEDED for unit in units)
-    if succeeded and experiment.spec.kind in {ExperimentKind.EVALUATION, ExperimentKind.REGRADE}:
-        return False
+def _wants_report(experiment: Experiment, units: tuple[Unit, ...]) -> bool:
+    reported = experiment.spec.kind in {ExperimentKind.EVALUATION, ExperimentKind.REGRADE}
+    return reported and all(unit.state is UnitState.SUCCEEDED for unit in units)
+
+
+def _conclude(platform: Platform, experiment: Experiment) -> None:
+    """End an experiment that needs no report; a training's last checkpoint has its evaluation accepted before."""
+    experiment_id = experiment.experiment_id
+    with platform.ledger.snapshot() as tx:
+        succeeded = all(unit.state is UnitState.SUCCEEDED for unit in tx.units.of(experiment_id))
+        checkpoints = tx.updates.checkpoints(experiment_id)
+    if succeeded and checkpoints:
+        # The last batch may have carried no signal, so the last checkpoint need not be the last batch's.
+        evaluate_checkpoint(platform, checkpoints[-1].checkpoint_id, training_id=experiment_id, is_last=True)
     state = ExperimentState.SUCCEEDED if succeeded else ExperimentState.FAILED
-    tx.experiments.set_state(experiment.experiment_id, state)
-    tx.events.append(experiment.experiment_id, f"experiment.{state.value}", now_ms)
-    return True
+    with platform.ledger.begin() as tx:
+        tx.experiments.set_state(experiment_id, state)
+        tx.events.append(experiment_id, f"experiment.{state.value}", platform.clock.now_ms())
 
 
 def conclude_evaluation(platform: Platform, experiment_id: str, *, succeeded: bool, detail: str = "") -> None:

@@ -16,7 +16,8 @@ from domain.records.model import PolicyVersion, UpdateState
 from domain.records.names import parse_reference, unit_key
 from domain.records.profile import Optimisation, Plan, Profile
 from domain.service.accept import admit_unit
-from domain.service.dispatch import dispatch
+from domain.service.dispatch import dispatch, evaluate_checkpoint
+from domain.service.evaluate import evaluations_of
 from domain.service.learning import Advance, advance, resolve
 from domain.service.platform import Platform
 from domain.service.publish import publish_profile, publish_task_set
@@ -35,7 +36,14 @@ def platform(tmp_path: Path) -> Platform:
     reference = parse_reference("team/practice@v1", field="test")
     task_set = publish_task_set(made, reference, str(tmp_path / "tasks"))
     actor = publish_profile(made, Profile(name="actor", engine="nop"))
-    plan = Plan(attempts=2, batches=3, groups_per_batch=2, optimisation=Optimisation(), sandbox="memory")
+    plan = Plan(
+        attempts=2,
+        batches=3,
+        groups_per_batch=2,
+        optimisation=Optimisation(),
+        sandbox="memory",
+        evaluate_on="team/practice@v1",
+    )
     spec = ExperimentSpec(
         kind=ExperimentKind.TRAINING,
         task_set=reference,
@@ -119,6 +127,22 @@ async def test_batches_follow_each_other_through_their_checkpoints(platform: Pla
         policies = [unit.policy.name for unit in tx.units.of(TRAINING) if unit.policy]
     assert policies == [BASE.name, "ckpt-000000000001", "ckpt-000000000002"]
     dispatch(platform)
+    with platform.ledger.snapshot() as tx:
+        assert tx.experiments.get(TRAINING).state is ExperimentState.SUCCEEDED
+
+
+async def test_the_last_checkpoint_is_evaluated_even_if_the_last_batch_made_none(platform: Platform) -> None:
+    """The evaluation is accepted before the training counts as ended, once, whoever asks first."""
+    first = await run_batch(platform, 0)
+    for batch in (1, 2):
+        await run_batch(platform, batch, (False, False))
+    assert first.checkpoint is not None
+    dispatch(platform)
+    (evaluation,) = evaluations_of(platform, TRAINING)
+    assert evaluation.spec.labels == {"checkpoint": first.checkpoint.checkpoint_id, "batch": "1"}
+    again = evaluate_checkpoint(platform, first.checkpoint.checkpoint_id, is_last=True)
+    assert again is not None
+    assert (again.created, again.experiment.experiment_id) == (False, evaluation.experiment_id)
     with platform.ledger.snapshot() as tx:
         assert tx.experiments.get(TRAINING).state is ExperimentState.SUCCEEDED
 
