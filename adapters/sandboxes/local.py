@@ -9,6 +9,7 @@ they declare themselves host-runnable.
 import asyncio
 import os
 import signal
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -125,15 +126,16 @@ class LocalSandbox:
     def _sweep(self, now_ms: int) -> tuple[str, ...]:
         if not self._boxes.is_dir():
             return ()
-        ended: list[str] = []
-        for directory in sorted(self._boxes.iterdir()):
-            label = read_label(directory)
-            stale = _is_stale(directory, now_ms) if label is None else _is_over(label, now_ms)
-            if stale:
-                _end_processes(directory)
-                remove_box(directory)
-                ended.append(directory.name)
-        return tuple(ended)
+        over = [directory for directory in sorted(self._boxes.iterdir()) if _is_finished(directory, now_ms)]
+        _end_processes(self._boxes, {directory.name for directory in over})
+        for directory in over:
+            remove_box(directory)
+        return tuple(directory.name for directory in over)
+
+
+def _is_finished(directory: Path, now_ms: int) -> bool:
+    label = read_label(directory)
+    return _is_stale(directory, now_ms) if label is None else _is_over(label, now_ms)
 
 
 def _is_over(label: Label, now_ms: int) -> bool:
@@ -146,15 +148,24 @@ def _is_stale(directory: Path, now_ms: int) -> bool:
     return False
 
 
-def _end_processes(directory: Path) -> None:
-    """Kill the bubblewrap processes whose command line binds this box's tree, with all that runs below them."""
-    needle = f"{directory / 'root'}/".encode()
+def _end_processes(boxes: Path, over: AbstractSet[str]) -> None:
+    """Kill the bubblewrap processes that bind the tree of a box that is over, or already gone, and all below them.
+
+    Gone ones count, too: an owner killed while bubblewrap starts leaves a process that no earlier sweep could see.
+    """
+    prefix = f"{boxes}/".encode()
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         with suppress(OSError):
             arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if arguments[0] == b"bwrap" and any(argument.startswith(needle) for argument in arguments):
+            if arguments[0] != b"bwrap":
+                continue
+            bound = {
+                argument[len(prefix) :].partition(b"/")[0] for argument in arguments if argument.startswith(prefix)
+            }
+            names = {name.decode(errors="replace") for name in bound}
+            if any(name in over or not (boxes / name).exists() for name in names):
                 pid = int(process.name)
                 for target in children_of(pid) or [pid]:
                     os.kill(target, signal.SIGKILL)
