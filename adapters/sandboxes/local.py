@@ -7,16 +7,13 @@ they declare themselves host-runnable.
 """
 
 import asyncio
-import os
-import signal
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
 from adapters.sandboxes.isolation import SKELETON_LAYOUT, TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
 from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
-from adapters.sandboxes.process import children_of
+from adapters.sandboxes.orphans import end_orphans
 from domain.errors import SandboxError, boundary
 from domain.ports import Box, BoxSpec
 from domain.records.task import NetworkMode, TaskEnvironment
@@ -127,7 +124,9 @@ class LocalSandbox:
         if not self._boxes.is_dir():
             return ()
         over = [directory for directory in sorted(self._boxes.iterdir()) if _is_finished(directory, now_ms)]
-        _end_processes(self._boxes, {directory.name for directory in over})
+        names = {directory.name for directory in over}
+        # Gone boxes count, too: what an owner left half-started may show itself only to a later sweep.
+        end_orphans(self._boxes, lambda name: name in names or not (self._boxes / name).exists())
         for directory in over:
             remove_box(directory)
         return tuple(directory.name for directory in over)
@@ -146,26 +145,3 @@ def _is_stale(directory: Path, now_ms: int) -> bool:
     with suppress(OSError):
         return now_ms / 1000 - directory.stat().st_mtime > _STALE_WITHOUT_LABEL_S
     return False
-
-
-def _end_processes(boxes: Path, over: AbstractSet[str]) -> None:
-    """Kill the bubblewrap processes that bind the tree of a box that is over, or already gone, and all below them.
-
-    Gone ones count, too: an owner killed while bubblewrap starts leaves a process that no earlier sweep could see.
-    """
-    prefix = f"{boxes}/".encode()
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        with suppress(OSError):
-            arguments = (process / "cmdline").read_bytes().split(b"\0")
-            if arguments[0] != b"bwrap":
-                continue
-            bound = {
-                argument[len(prefix) :].partition(b"/")[0] for argument in arguments if argument.startswith(prefix)
-            }
-            names = {name.decode(errors="replace") for name in bound}
-            if any(name in over or not (boxes / name).exists() for name in names):
-                pid = int(process.name)
-                for target in children_of(pid) or [pid]:
-                    os.kill(target, signal.SIGKILL)
