@@ -20,7 +20,7 @@ def main() -> None:
     def context(method: str | None = None) -> Any:
         return fresh("forkserver" if method == "spawn" else method)
 
-    # Dagster 1.13 asks for "spawn" by name and offers no setting; tests/services/test_up.py sees that runs fork.
+    # Dagster 1.13 asks for "spawn" by name and offers no setting. Without this, runs only start more slowly.
     multiprocessing.get_context = context
     fresh("forkserver").set_forkserver_preload([PRELOADED])
     dagster()
