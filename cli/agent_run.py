@@ -81,26 +81,20 @@ def _publish(platform: "Platform", directory: str, *, host_runnable: bool) -> "T
 def _admit(
     platform: "Platform", task_set: "TaskSet", profile: "Profile | str", model: str | None, sandbox: str
 ) -> "tuple[Experiment, str, str]":
-    """Accept the evaluation, and take its unit's lease so that the dispatcher leaves it to this process."""
-    from domain.lifecycle.lease import LEASE_TTL_S
-    from domain.records.experiment import ExperimentKind, ExperimentState
+    """Accept the evaluation and hold its unit in one step, so that the dispatcher leaves it to this process."""
+    from domain.records.experiment import ExperimentKind
     from domain.records.names import unit_key
     from domain.records.profile import Plan
     from domain.service.accept import Submission, accept
 
-    experiment = accept(
-        platform,
-        Submission(
-            kind=ExperimentKind.EVALUATION,
-            task_set=str(task_set.reference),
-            actor=profile,
-            plan=Plan(sandbox=sandbox),
-            model=model,
-            labels={"by": "synth agent run"},
-        ),
-    ).experiment
-    unit, holder = unit_key(experiment.experiment_id, 0), f"agent-run-{platform.clock.new_id()}"
-    with platform.ledger.begin() as tx:
-        tx.units.acquire(unit, holder, platform.clock.now_ms(), LEASE_TTL_S)
-        tx.experiments.set_state(experiment.experiment_id, ExperimentState.RUNNING)
-    return experiment, unit, holder
+    holder = f"agent-run-{platform.clock.new_id()}"
+    submission = Submission(
+        kind=ExperimentKind.EVALUATION,
+        task_set=str(task_set.reference),
+        actor=profile,
+        plan=Plan(sandbox=sandbox),
+        model=model,
+        labels={"by": "synth agent run"},
+    )
+    experiment = accept(platform, submission, holder=holder).experiment
+    return experiment, unit_key(experiment.experiment_id, 0), holder

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from domain.errors import AdmissionError, ConfigurationError
 from domain.ledger_ports import Transaction
+from domain.lifecycle.lease import LEASE_TTL_S
 from domain.lifecycle.schedule import n_units
 from domain.records.canonical import digest_of
 from domain.records.experiment import (
@@ -50,10 +51,16 @@ class Accepted:
     created: bool
 
 
-def accept(platform: Platform, submission: Submission) -> Accepted:
+def accept(platform: Platform, submission: Submission, *, holder: str | None = None) -> Accepted:
     """Check, pin and admit a submission. Nothing has run, and nothing is written when this raises.
 
     The same idempotency key with the same pinned spec returns the same experiment.
+
+    Args:
+        platform: the ports.
+        submission: what is asked for.
+        holder: a worker that runs the first unit of a new experiment itself. It holds the unit's lease from the very
+            transaction of acceptance, so that no dispatcher sees the unit waiting, unless the lease expires.
 
     Raises:
         ConfigurationError: a document is wrong; names the field.
@@ -81,10 +88,10 @@ def accept(platform: Platform, submission: Submission) -> Accepted:
         source=submission.source,
         labels=submission.labels,
     )
-    return _commit(platform, spec, len(task_set.tasks), submission.idempotency_key)
+    return _commit(platform, spec, len(task_set.tasks), submission.idempotency_key, holder)
 
 
-def _commit(platform: Platform, spec: ExperimentSpec, n_tasks: int, key: str | None) -> Accepted:
+def _commit(platform: Platform, spec: ExperimentSpec, n_tasks: int, key: str | None, holder: str | None) -> Accepted:
     now_ms = platform.clock.now_ms()
     total = n_units(spec.kind, spec.plan, n_tasks)
     wanted = Experiment(
@@ -105,6 +112,10 @@ def _commit(platform: Platform, spec: ExperimentSpec, n_tasks: int, key: str | N
         admitted = 1 if spec.kind is ExperimentKind.TRAINING else total
         for index in range(admitted):
             admit_unit(tx, held, index, spec.policy, now_ms)
+        if holder is not None:
+            tx.units.acquire(unit_key(held.experiment_id, 0), holder, now_ms, LEASE_TTL_S)
+            tx.experiments.set_state(held.experiment_id, ExperimentState.RUNNING)
+            held = tx.experiments.get(held.experiment_id)
     return Accepted(experiment=held, created=True)
 
 
