@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 
 import dagster as dg
+from pydantic import Field
 
 from assets.partitions import UNITS
 from assets.progress import log_progress
@@ -31,6 +32,21 @@ _ABOVE = {
     Stage.DATUMS: Stage.QUALIFIED_GROUPS.value,
 }
 
+_FIRST_RUN = "dagster/root_run_id"
+"""Tag of a re-execution: the run that was first. Source: Dagster 1.13, ``dagster._core.storage.tags``."""
+
+
+class UnitConfig(dg.Config):
+    """What an operator may ask of a materialization."""
+
+    fresh_sample: bool = Field(
+        default=False,
+        description=(
+            "Sample every attempt of the unit afresh instead of keeping its finished trials. The earlier trials stay "
+            "and can be read; re-executing this run continues the sample that it began."
+        ),
+    )
+
 
 @dg.multi_asset(
     name="unit_products",
@@ -52,12 +68,14 @@ _ABOVE = {
     can_subset=True,
 )
 def unit_products(
-    context: dg.AssetExecutionContext, synth: SynthResource
+    context: dg.AssetExecutionContext, config: UnitConfig, synth: SynthResource
 ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-    """Run what is missing of a unit and name its manifests; finished trials are kept."""
+    """Run what is missing of a unit and name its manifests; finished trials are kept unless a fresh sample is asked."""
     platform = synth.platform()
     stages = frozenset(Stage(key.to_user_string()) for key in context.selected_asset_keys)
-    work = run_unit(platform, context.partition_key, context.run.run_id, stages, log_progress(context.log))
+    run = context.run
+    fresh = run.tags.get(_FIRST_RUN, run.run_id) if config.fresh_sample else None
+    work = run_unit(platform, context.partition_key, run.run_id, stages, log_progress(context.log), fresh=fresh)
     result = _awaited(work)
     for stage in Stage:
         if stage in stages and stage in result.refs:

@@ -1,4 +1,4 @@
-"""``synth run cancel``, ``regrade``, ``resolve`` and ``report``: what an operator decides."""
+"""``synth run cancel``, ``regrade``, ``resolve``, ``resample`` and ``report``: what an operator decides."""
 
 from pathlib import Path
 from typing import Annotated
@@ -66,6 +66,24 @@ def resolve(
         terminal.say(f"[bold]{unit}[/] goes on: the step {'happened' if applied else 'did not happen'}")
 
 
+def resample(
+    unit: Annotated[str, typer.Argument(metavar="UNIT", help="For example `evl-01k....s000`.")],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Run every attempt of a unit afresh; `synth up` does it. The earlier trials stay, and count no more.
+
+    Without this, a unit that runs again keeps its finished trials. JSON: {unit, first_attempt, generation}.
+    """
+    from domain.service.samples import request_fresh_sample
+
+    row = request_fresh_sample(platform(), unit)
+    if as_json:
+        terminal.emit({"unit": unit, "first_attempt": row.first_attempt, "generation": row.generation})
+    else:
+        terminal.say(f"[bold]{unit}[/] is sampled afresh, from attempt {row.first_attempt}   (`synth up` runs it)")
+
+
 def report(
     experiment: options.ExperimentId,
     *,
@@ -95,4 +113,5 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=options.example("synth run cancel trn-01k..."))(cancel)
     app.command(epilog=options.example("synth run regrade evl-01k... --wait"))(regrade)
     app.command(epilog=options.example("synth run resolve trn-01k....b00012 --not-applied"))(resolve)
+    app.command(epilog=options.example("synth run resample evl-01k....s000"))(resample)
     app.command(epilog=options.example("synth run report trn-01k... --out report"))(report)

@@ -93,6 +93,10 @@ class Experiments(Protocol):
         """Move; a terminal state never changes."""
         ...
 
+    def reopen(self, experiment_id: str) -> None:
+        """Ended -> running, since a unit of it runs again. Raises ConflictError when its end was asked for."""
+        ...
+
     def request_cancel(self, experiment_id: str) -> None:
         """Ask for the end; conveyed by heartbeat."""
         ...
@@ -119,6 +123,13 @@ class Units(Protocol):
 
     def next_generation(self, unit: str) -> int:
         """Grow the generation and return it."""
+        ...
+
+    def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
+        """Number the unit's attempts from ``n_attempts`` further on: what earlier ones left stays, and counts no more.
+
+        False, and nothing changes, when ``key`` began the present sample.
+        """
         ...
 
     def acquire(self, unit: str, holder: str, now_ms: int, ttl_s: float) -> Lease:
@@ -160,12 +171,12 @@ class Trials(Protocol):
         """Raises NotFoundError."""
         ...
 
-    def of_unit(self, unit: str) -> tuple[TrialRecord, ...]:
-        """Return the counting record of each attempt, in order of key."""
+    def of_unit(self, unit: str, *, every_sample: bool = False) -> tuple[TrialRecord, ...]:
+        """Return the counting record of each attempt of the present sample, or of all, in order of key."""
         ...
 
     def of_experiment(self, experiment_id: str) -> tuple[TrialRecord, ...]:
-        """Return counting records of all units."""
+        """Return counting records of the present samples of all units."""
         ...
 
     def infra_failures(self, key: AttemptKey) -> int:
@@ -177,7 +188,7 @@ class Trials(Protocol):
         ...
 
     def assessments(self, unit: str, assessor: str | None = None) -> tuple[Assessment, ...]:
-        """Return in order of attempt key; without an assessor, the canonical ones."""
+        """Return those of present samples in order of attempt key; without an assessor, the canonical ones."""
         ...
 
     def assessments_of(self, trial_id: str) -> tuple[Assessment, ...]:

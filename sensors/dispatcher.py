@@ -71,7 +71,10 @@ def _report_requests(
     instance: dg.DagsterInstance, platform: Platform, experiments: tuple[str, ...]
 ) -> Iterator[dg.RunRequest]:
     """Request the report of finished experiments; a run that died is replaced a few times."""
-    keys = {f"{experiment}#report{number}": experiment for experiment in experiments for number in range(REPORT_TRIES)}
+    prefixes = {experiment: _report_prefix(platform, experiment) for experiment in experiments}
+    keys = {
+        f"{prefix}{number}": experiment for experiment, prefix in prefixes.items() for number in range(REPORT_TRIES)
+    }
     known = runs_by_key(instance, keys)
     for experiment in experiments:
         runs = [known[key] for key, wanted in keys.items() if wanted == experiment and key in known]
@@ -80,11 +83,18 @@ def _report_requests(
             conclude_evaluation(platform, experiment, succeeded=False, detail=detail)
         elif all(run.is_finished for run in runs):
             yield dg.RunRequest(
-                run_key=f"{experiment}#report{len(runs)}",
+                run_key=f"{prefixes[experiment]}{len(runs)}",
                 job_name=evaluation_report_job.name,
                 partition_key=experiment,
                 tags={"experiment": experiment, "kind": "report"},
             )
+
+
+def _report_prefix(platform: Platform, experiment: str) -> str:
+    """Return what the keys of an experiment's report runs start with: a fresh sample of a unit wants its own report."""
+    with platform.ledger.snapshot() as tx:
+        resampled = sum(unit.first_attempt for unit in tx.units.of(experiment))
+    return f"{experiment}#report" if resampled == 0 else f"{experiment}#sample{resampled}-report"
 
 
 def _keys(requests: list[dg.RunRequest]) -> Iterator[dg.AddDynamicPartitionsRequest]:

@@ -10,6 +10,7 @@ from domain.errors import ConflictError, NotFoundError
 from domain.records.experiment import Experiment, ExperimentSpec, ExperimentState
 
 _C = experiments.c
+_CANCELLED = ExperimentState.CANCELLED.value
 _TERMINAL = tuple(state.value for state in ExperimentState if state.is_terminal())
 
 _ADD = insert(experiments)
@@ -18,6 +19,11 @@ _BY_KEY = select(experiments).where(_C.idempotency_key == bindparam("key"))
 _NEWEST = select(experiments).order_by(_C.n.desc()).limit(bindparam("count"))
 _OPEN = select(experiments).where(_C.state.not_in(_TERMINAL)).order_by(_C.n)
 _MOVE = update(experiments).where(_C.experiment_id == bindparam("key"), _C.state.not_in(_TERMINAL))
+_REOPEN = (
+    update(experiments)
+    .where(_C.experiment_id == bindparam("key"), _C.cancel_requested.is_(False), _C.state != _CANCELLED)
+    .values(state=ExperimentState.RUNNING.value)
+)
 _CANCEL = update(experiments).where(_C.experiment_id == bindparam("key")).values(cancel_requested=True)
 
 
@@ -70,6 +76,13 @@ class SqlExperiments:
         """Move; a terminal state stays as it is. Raises NotFoundError."""
         if self._session.run(_MOVE, {"key": experiment_id, "state": state.value}) == 0:
             self._row(experiment_id)
+
+    def reopen(self, experiment_id: str) -> None:
+        """Run again. Raises NotFoundError, and ConflictError when its end was asked for."""
+        if self._session.run(_REOPEN, {"key": experiment_id}) == 0:
+            self._row(experiment_id)
+            message = f"{experiment_id} was cancelled, so nothing of it runs again"
+            raise ConflictError(message, hint="submit a new experiment")
 
     def request_cancel(self, experiment_id: str) -> None:
         """Ask for the end. Raises NotFoundError."""

@@ -6,7 +6,7 @@ writes carries the fence of the lease it was written under.
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest migration."""
 
 METADATA = MetaData(
@@ -86,6 +86,8 @@ units = _table(
     _text("lease_holder", null=True),
     _integer("lease_expires_ms"),
     _text("detail"),
+    _integer("first_attempt"),
+    _text("sample_key"),
     UniqueConstraint("experiment_id", "position"),
 )
 manifests = _table(

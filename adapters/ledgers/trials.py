@@ -22,11 +22,11 @@ _TAKEN = (
     .limit(1)
 )
 _GET = select(_T.record).where(_T.trial_id == bindparam("trial_id"))
-_OF_UNIT = select(_T.record).where(_T.unit == bindparam("unit"), _T.counts).order_by(*_ATTEMPT_ORDER)
-_OF_EXPERIMENT = (
-    select(_T.record)
-    .where(_T.experiment_id == bindparam("experiment_id"), _T.counts)
-    .order_by(_T.unit, *_ATTEMPT_ORDER)
+_EVERY_SAMPLE = select(_T.record).where(_T.unit == bindparam("unit"), _T.counts).order_by(*_ATTEMPT_ORDER)
+_PRESENT = select(_T.record).join(units, and_(units.c.unit == _T.unit, units.c.first_attempt <= _T.attempt))
+_OF_UNIT = _PRESENT.where(_T.unit == bindparam("unit"), _T.counts).order_by(*_ATTEMPT_ORDER)
+_OF_EXPERIMENT = _PRESENT.where(_T.experiment_id == bindparam("experiment_id"), _T.counts).order_by(
+    _T.unit, *_ATTEMPT_ORDER
 )
 _INFRA_FAILURES = select(func.count()).where(*_ATTEMPT, _T.outcome == TrialOutcome.INFRA_ERROR.value)
 
@@ -94,9 +94,10 @@ class SqlTrials:
             raise _unknown(trial_id)
         return decoded(TrialRecord, row.record)
 
-    def of_unit(self, unit: str) -> tuple[TrialRecord, ...]:
-        """Return the counting record of each attempt, in order of key."""
-        return tuple(decoded(TrialRecord, row.record) for row in self._session.all(_OF_UNIT, unit=unit))
+    def of_unit(self, unit: str, *, every_sample: bool = False) -> tuple[TrialRecord, ...]:
+        """Return the counting record of each attempt of the present sample, or of all, in order of key."""
+        rows = self._session.all(_EVERY_SAMPLE if every_sample else _OF_UNIT, unit=unit)
+        return tuple(decoded(TrialRecord, row.record) for row in rows)
 
     def of_experiment(self, experiment_id: str) -> tuple[TrialRecord, ...]:
         """Return counting records of all units, in order of unit and key."""
@@ -136,13 +137,16 @@ class SqlTrials:
 
         Canonical are those made under the unit's own lease by the assessor that its experiment pins. A named
         assessor (an identity, ``verifier``, or ``judge:<profile digest>``) is also found on the unit's trials
-        when a regrade made it.
+        when a regrade made it. A unit's assessments are those of its present sample; a regrade's are of the sample
+        that it read.
         """
         wanted = self._pinned(unit) if assessor is None else assessor
         if wanted is None:
             return ()
         place = _A.unit == unit if assessor is None else or_(_A.unit == unit, _A.trial_unit == unit)
-        rows = self._session.all(select(_A.record).where(place, _by(wanted)).order_by(*_ASSESSMENT_ORDER))
+        first_attempt = select(units.c.first_attempt).where(units.c.unit == unit).scalar_subquery()
+        present = or_(_A.trial_unit != unit, _A.attempt >= first_attempt)
+        rows = self._session.all(select(_A.record).where(place, present, _by(wanted)).order_by(*_ASSESSMENT_ORDER))
         return tuple(decoded(Assessment, row.record) for row in rows)
 
     def assessments_of(self, trial_id: str) -> tuple[Assessment, ...]:

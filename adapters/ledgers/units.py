@@ -20,6 +20,7 @@ _OF = select(units).where(_C.experiment_id == bindparam("experiment_id")).order_
 _HAS_EXPERIMENT = select(experiments.c.n).where(experiments.c.experiment_id == bindparam("experiment_id"))
 _MOVE = update(units).where(_UNIT)
 _GROW = update(units).where(_UNIT).values(generation=_C.generation + 1).returning(_C.generation)
+_RESAMPLE = update(units).where(_UNIT).values(first_attempt=_C.first_attempt + bindparam("n_attempts"))
 _CANCELLED = (
     select(experiments.c.cancel_requested).join(units, _C.experiment_id == experiments.c.experiment_id).where(_UNIT)
 )
@@ -56,6 +57,8 @@ class SqlUnits:
                 "lease_holder": unit.lease_holder,
                 "lease_expires_ms": unit.lease_expires_ms,
                 "detail": unit.detail,
+                "first_attempt": unit.first_attempt,
+                "sample_key": unit.sample_key,
             },
         )
         return True
@@ -78,6 +81,13 @@ class SqlUnits:
         self._row(unit)
         generation: int = self._session.scalar(_GROW, {"key": unit})
         return generation
+
+    def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
+        """Number the unit's attempts further on; False when ``key`` began the present sample. Raises NotFoundError."""
+        if self._row(unit).sample_key == key:
+            return False
+        self._session.run(_RESAMPLE, {"key": unit, "sample_key": key, "n_attempts": n_attempts})
+        return True
 
     def acquire(self, unit: str, holder: str, now_ms: int, ttl_s: float) -> Lease:
         """Take the lease with a higher fence. Raises FenceError while another live holder has it."""
@@ -163,4 +173,6 @@ def _unit(row: Any) -> Unit:
         lease_holder=row.lease_holder,
         lease_expires_ms=row.lease_expires_ms,
         detail=row.detail,
+        first_attempt=row.first_attempt,
+        sample_key=row.sample_key,
     )

@@ -55,6 +55,8 @@ class Group:
     """Settled assessments by trial."""
     n_failures: dict[int, int]
     """Infrastructure failures by attempt."""
+    first_attempt: int = 0
+    """Attempts are numbered from here: a fresh sample repeats no number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,8 @@ class GroupResult:
 
 async def run_group(context: GroupContext, group: Group) -> GroupResult:
     """Bring a group to its end: nothing that is settled is done again."""
-    pairs = await all_or_cancel([_attempt(context, group, number) for number in range(group.n_attempts)])
+    attempts = range(group.first_attempt, group.first_attempt + group.n_attempts)
+    pairs = await all_or_cancel([_attempt(context, group, number) for number in attempts])
     trials = tuple(trial for trial, _ in pairs if trial is not None)
     assessments = tuple(assessment for _, assessment in pairs if assessment is not None)
     if context.verifier is None:

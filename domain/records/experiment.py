@@ -102,6 +102,10 @@ class Unit:
     lease_holder: str | None = None
     lease_expires_ms: int = 0
     detail: str = ""
+    first_attempt: int = 0
+    """The attempts of the present sample are numbered from here; those below belong to earlier samples."""
+    sample_key: str = ""
+    """Names the request that began the present sample, so that asking again for it begins no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

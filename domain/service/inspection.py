@@ -134,7 +134,12 @@ def trial_lineage(platform: Platform, trial_id: str) -> TrialLineage:
     with platform.ledger.snapshot() as tx:
         trial = tx.trials.get(trial_id)
         assessments = tx.trials.assessments_of(trial_id)
-        groups = [(group, table) for group, table in tx.trials.groups(trial.key.unit) if group.group == trial.key.group]
+        in_sample = trial.key.attempt >= tx.units.get(trial.key.unit).first_attempt
+        groups = [
+            (group, table)
+            for group, table in tx.trials.groups(trial.key.unit)
+            if group.group == trial.key.group and in_sample
+        ]
         made = [item for item in tx.updates.checkpoints(trial.experiment_id) if item.unit == trial.key.unit]
     group, table = groups[0] if groups else (None, None)
     member = group is not None and any(item.trial_id == trial_id for item in group.members)
@@ -148,7 +153,7 @@ def find_trial(platform: Platform, text: str) -> str:
         return text
     unit = text.partition("/")[0]
     with platform.ledger.snapshot() as tx:
-        for trial in tx.trials.of_unit(unit):
+        for trial in tx.trials.of_unit(unit, every_sample=True):
             if str(trial.key) == text:
                 return trial.trial_id
     raise NotFoundError(f"no counting trial for attempt {text!r}", hint="synth run trials EXPERIMENT lists them")

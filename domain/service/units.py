@@ -20,6 +20,7 @@ from domain.records.task import ObjectRef, Task, TaskEntry, TaskSet
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
 from domain.service.learning import open_training
 from domain.service.platform import Platform
+from domain.service.samples import begin_sample
 
 
 class Stage(StrEnum):
@@ -61,21 +62,43 @@ def unit_spec(platform: Platform, unit: str) -> tuple[Unit, Experiment, TaskSet]
 
 
 async def run_unit(
-    platform: Platform, unit: str, holder: str, stages: frozenset[Stage], progress: Progress
+    platform: Platform,
+    unit: str,
+    holder: str,
+    stages: frozenset[Stage],
+    progress: Progress,
+    *,
+    fresh: str | None = None,
 ) -> UnitResult:
     """Bring a unit to the end of ``stages``: finished trials are kept, only what is missing runs.
 
     Without ``Stage.TRIALS`` nothing is sampled: retained trials are assessed, qualified and packed.
 
+    Args:
+        platform: the ports.
+        unit: the partition.
+        holder: who works; takes the lease.
+        stages: the products wanted.
+        progress: told of each trial and group as it is done.
+        fresh: asks for a fresh sample, and names the request: the same name continues the sample it began.
+
     Raises:
+        ConfigurationError: a fresh sample without ``Stage.TRIALS``.
+        ConflictError: a fresh sample of a batch whose optimizer step is taken.
         FenceError: another worker holds the unit.
         UnitCancelledError: the operator cancelled the experiment.
     """
     row, experiment, task_set = unit_spec(platform, unit)
-    with platform.ledger.begin() as tx:
-        lease = tx.units.acquire(unit, holder, platform.clock.now_ms(), LEASE_TTL_S)
-        tx.tokens.revoke_stale(unit, lease.fence)
+    if fresh is not None and Stage.TRIALS not in stages:
+        raise ConfigurationError(f"{unit}: a fresh sample makes trials", hint="select `trials` too")
     before = row.state
+    now_ms = platform.clock.now_ms()
+    with platform.ledger.begin() as tx:
+        lease = tx.units.acquire(unit, holder, now_ms, LEASE_TTL_S)
+        tx.tokens.revoke_stale(unit, lease.fence)
+        if fresh is not None:
+            begin_sample(tx, row, experiment, fresh, now_ms)
+            row = replace(row, first_attempt=tx.units.get(unit).first_attempt)
     try:
         work = _work(platform, row, experiment, task_set, lease, stages, progress)
         result = await hold(platform.ledger, platform.clock, lease, work)
@@ -186,7 +209,8 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
             for assessment in tx.trials.assessments(row.unit)
             if assessment.outcome is not AssessmentOutcome.UNGRADED
         }
-        failures = _failures(tx, row.unit, entries, experiment.spec.plan.attempts, trials)
+        attempts = range(row.first_attempt, row.first_attempt + experiment.spec.plan.attempts)
+        failures = _failures(tx, row.unit, entries, attempts, trials)
     archives: dict[str, tuple[Task, bytes]] = {}
     groups: list[Group] = []
     for index, entry in enumerate(entries):
@@ -194,7 +218,6 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
             task = platform.records.load(Task, entry.record)
             archives[entry.digest] = (task, _archive(platform, task))
         task, archive = archives[entry.digest]
-        attempts = range(experiment.spec.plan.attempts)
         groups.append(
             Group(
                 unit=row.unit,
@@ -205,6 +228,7 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
                 trials={number: trials[index, number] for number in attempts if (index, number) in trials},
                 assessments=settled,
                 n_failures=failures.get(index, {}),
+                first_attempt=row.first_attempt,
             )
         )
     return groups
@@ -214,13 +238,13 @@ def _failures(
     tx: Transaction,
     unit: str,
     entries: Sequence[TaskEntry],
-    n_attempts: int,
+    attempts: range,
     settled: Mapping[tuple[int, int], TrialRecord],
 ) -> dict[int, dict[int, int]]:
     """Return, by group and attempt, how many trials of each open attempt infrastructure has cost."""
     found: dict[int, dict[int, int]] = {}
     for group in range(len(entries)):
-        for attempt in range(n_attempts):
+        for attempt in attempts:
             if (group, attempt) not in settled:
                 key = AttemptKey(unit=unit, group=group, attempt=attempt)
                 found.setdefault(group, {})[attempt] = tx.trials.infra_failures(key)

@@ -1,5 +1,6 @@
 """The canonical chain: a unit from admission to report, and what a second materialization does."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from domain.records.profile import Plan, Profile
 from domain.service.accept import Submission, accept
 from domain.service.publish import publish_task_set
 from domain.service.regrade import accept_regrade
+from domain.service.samples import request_fresh_sample
 from sensors.dispatcher import dispatcher
 from tests.assets.graph import Graph, checks_of, metadata_of
 from tests.fakes.platform import write_task
@@ -43,7 +45,7 @@ def trials_of(graph: Graph, unit: str) -> list[str]:
         return [trial.trial_id for trial in tx.trials.of_unit(unit)]
 
 
-def select(graph: Graph, unit: str, *assets: str) -> Any:
+def select(graph: Graph, unit: str, *assets: str, run_config: Any = None, tags: Mapping[str, str] | None = None) -> Any:
     """Materialize some assets of a unit, as somebody does in the UI."""
     chosen = [item for item in graph.definitions.assets or [] if isinstance(item, dg.AssetsDefinition)]
     return dg.materialize(
@@ -52,7 +54,8 @@ def select(graph: Graph, unit: str, *assets: str) -> Any:
         partition_key=unit,
         instance=graph.instance,
         resources={"synth": graph.synth},
-        tags={"unit": unit, "generation": "0"},
+        run_config=run_config,
+        tags={"unit": unit, "generation": "0", **(tags or {})},
     )
 
 
@@ -101,6 +104,40 @@ def test_materializing_again_samples_nothing(graph: Graph) -> None:
     again = select(graph, unit, "experiment_specs", "trials", "assessments", "qualified_groups")
     assert trials_of(graph, unit) == before
     assert metadata_of(again)["trials"]["manifest_sha256"] == metadata_of(chain)["trials"]["manifest_sha256"]
+
+
+def test_a_fresh_sample_is_a_matter_of_configuration(graph: Graph) -> None:
+    """Asked for in the Launchpad, it makes new trials; the earlier ones stay, and a re-execution continues it."""
+    experiment = submit(graph)
+    unit = f"{experiment.experiment_id}.s000"
+    (chain, _) = graph.drain(dispatcher)
+    before = trials_of(graph, unit)
+    config = {"ops": {"unit_products": {"config": {"fresh_sample": True}}}}
+    made = select(graph, unit, "trials", "assessments", "qualified_groups", run_config=config)
+    after = trials_of(graph, unit)
+    assert (len(after), set(after) & set(before)) == (6, set())
+    assert metadata_of(made)["trials"]["manifest_sha256"] != metadata_of(chain)["trials"]["manifest_sha256"]
+    with graph.platform.ledger.snapshot() as tx:
+        assert [tx.trials.get(trial).key.attempt for trial in before[:2]] == [0, 1]
+    root = {"dagster/root_run_id": made.run_id, "dagster/parent_run_id": made.run_id}
+    select(graph, unit, "trials", "assessments", "qualified_groups", run_config=config, tags=root)
+    assert trials_of(graph, unit) == after
+    assert not graph.tick(dispatcher).run_requests
+
+
+def test_a_fresh_sample_from_the_command_line_ends_in_a_new_report(graph: Graph) -> None:
+    """The ended experiment is launched again under a new run key, for its unit and for its report."""
+    experiment = submit(graph)
+    unit = f"{experiment.experiment_id}.s000"
+    list(graph.drain(dispatcher))
+    before = trials_of(graph, unit)
+    request_fresh_sample(graph.platform, unit)
+    chain, report = graph.drain(dispatcher)
+    assert not set(trials_of(graph, unit)) & set(before)
+    assert metadata_of(report)["evaluations"]["source_assessments_sha256"] == [
+        metadata_of(chain)["assessments"]["manifest_sha256"]
+    ]
+    assert state_of(graph, experiment) is ExperimentState.SUCCEEDED
 
 
 def test_a_subset_reads_retained_trials(graph: Graph) -> None:

@@ -59,7 +59,8 @@ def test_the_commands_of_the_seed_and_of_issue_2_exist() -> None:
     """Nothing that a newcomer is told to type is missing."""
     wanted = {
         *("run start", "run show", "run events", "run checkpoints", "run list", "run trials", "run transcript"),
-        *("run artifacts", "run cancel", "run regrade", "run resolve", "run report", "train start", "agent run"),
+        *("run artifacts", "run cancel", "run regrade", "run resolve", "run resample", "run report"),
+        *("train start", "agent run"),
         *("task-set publish", "task-set list", "profile publish", "profile list", "policy make", "policy list"),
         *("up", "down", "status", "demo"),
     }

@@ -99,6 +99,21 @@ def test_terminal_state_never_changes(ledger: Ledger) -> None:
             tx.experiments.set_state("trn-unknown", ExperimentState.RUNNING)
 
 
+def test_an_ended_experiment_runs_again_when_asked(ledger: Ledger) -> None:
+    """Unless its end was asked for."""
+    with ledger.begin() as tx:
+        tx.experiments.add(experiment(), None)
+        tx.experiments.set_state(EXPERIMENT, ExperimentState.FAILED)
+        tx.experiments.reopen(EXPERIMENT)
+        assert tx.experiments.get(EXPERIMENT).state is ExperimentState.RUNNING
+        assert [item.experiment_id for item in tx.experiments.open()] == [EXPERIMENT]
+        tx.experiments.request_cancel(EXPERIMENT)
+        with pytest.raises(ConflictError):
+            tx.experiments.reopen(EXPERIMENT)
+        with pytest.raises(NotFoundError):
+            tx.experiments.reopen("trn-unknown")
+
+
 def test_lists_experiments_newest_first_and_open_ones_oldest_first(ledger: Ledger) -> None:
     """The two lists have the orders their readers need."""
     names = [f"trn-{number}" for number in range(3)]

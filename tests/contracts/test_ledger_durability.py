@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, text
 
@@ -124,6 +126,45 @@ def test_migrations_make_the_schema(no_database_url: str) -> None:
         context = MigrationContext.configure(connection)
         assert context.get_current_revision() == REVISION
         assert compare_metadata(context, METADATA) == []
+    engine.dispose()
+
+
+def test_units_of_an_older_ledger_have_one_sample(no_database_url: str) -> None:
+    """What was written before fresh samples existed reads as the first sample."""
+    migrate_to("0001", no_database_url)
+    engine = create_engine(parse_url(no_database_url))
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO experiments"
+                " (experiment_id, spec_digest, spec, state, n_units, created_ms, cancel_requested)"
+                " VALUES ('evl-1', 'd', '{}', 'running', 1, 1, false)"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO units"
+                " (unit, experiment_id, position, state, generation, fence, lease_expires_ms, detail)"
+                " VALUES ('evl-1.s000', 'evl-1', 0, 'succeeded', 0, 1, 0, '')"
+            )
+        )
+    engine.dispose()
+    upgrade(no_database_url)
+    ledger = SqlLedger(no_database_url)
+    with ledger.snapshot() as tx:
+        row = tx.units.get("evl-1.s000")
+    ledger.close()
+    assert (row.first_attempt, row.sample_key, row.fence) == (0, "", 1)
+
+
+def migrate_to(revision: str, url: str) -> None:
+    """Bring an empty database to an older version, as the program of that time left it."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parents[2] / "deploy" / "migrations"))
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
     engine.dispose()
 
 

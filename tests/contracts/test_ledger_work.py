@@ -147,6 +147,43 @@ def test_trials_come_in_order_of_attempt(ledger: Ledger) -> None:
         assert [made.trial_id for made in tx.trials.assessments(held.unit)] == expected
 
 
+def test_a_fresh_sample_counts_alone_and_overwrites_nothing(ledger: Ledger) -> None:
+    """Its attempts have numbers of their own; what the earlier one left is kept, and found when all is asked for."""
+    held = scene(ledger)
+    with ledger.begin() as tx:
+        tx.trials.add(held.lease, held.trial())
+        tx.trials.add_assessment(held.lease, assessment("t1"))
+        assert tx.units.next_sample(held.unit, 2, "again")
+        assert not tx.units.next_sample(held.unit, 2, "again")
+        assert (tx.units.get(held.unit).first_attempt, tx.units.get(held.unit).sample_key) == (2, "again")
+        assert tx.trials.of_unit(held.unit) == tx.trials.of_experiment(EXPERIMENT) == ()
+        assert tx.trials.assessments(held.unit) == tx.trials.assessments(held.unit, "verifier") == ()
+        tx.trials.add(held.lease, held.trial("t2", 0, 2))
+        tx.trials.add_assessment(held.lease, assessment("t2"))
+    with ledger.snapshot() as tx:
+        assert tx.trials.of_unit(held.unit) == tx.trials.of_experiment(EXPERIMENT) == (held.trial("t2", 0, 2),)
+        assert tx.trials.of_unit(held.unit, every_sample=True) == (held.trial(), held.trial("t2", 0, 2))
+        assert tx.trials.assessments(held.unit) == (assessment("t2"),)
+        assert (tx.trials.get("t1"), tx.trials.assessments_of("t1")) == (held.trial(), (assessment("t1"),))
+        with pytest.raises(NotFoundError):
+            tx.units.next_sample("trn-x.b00000", 2, "again")
+
+
+def test_a_regrade_keeps_what_it_found_of_an_earlier_sample(ledger: Ledger) -> None:
+    """Its unit's assessments are of the trials it read, whatever is sampled afterwards."""
+    held = scene(ledger)
+    regrade = unit(0, "rgr-1")
+    with ledger.begin() as tx:
+        tx.experiments.add(experiment("rgr-1", source=EXPERIMENT), None)
+        tx.units.add(regrade)
+        lease = tx.units.acquire(regrade.unit, "worker-1", 0, 60.0)
+        tx.trials.add(held.lease, held.trial())
+        tx.trials.add_assessment(lease, assessment("t1"))
+        tx.units.next_sample(held.unit, 2, "again")
+        assert tx.trials.assessments(regrade.unit) == (assessment("t1"),)
+        assert tx.trials.assessments(held.unit, "verifier") == ()
+
+
 def test_only_an_ungraded_assessment_is_replaced(ledger: Ledger) -> None:
     """A verdict stands; a missing one can be made again."""
     held = scene(ledger)

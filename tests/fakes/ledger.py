@@ -85,6 +85,13 @@ class _Experiments:
         if not held.state.is_terminal():
             self._state.experiments[experiment_id] = dataclasses.replace(held, state=state)
 
+    def reopen(self, experiment_id: str) -> None:
+        held = self.get(experiment_id)
+        if held.cancel_requested or held.state is ExperimentState.CANCELLED:
+            message = f"{experiment_id} was cancelled"
+            raise ConflictError(message)
+        self._state.experiments[experiment_id] = dataclasses.replace(held, state=ExperimentState.RUNNING)
+
     def request_cancel(self, experiment_id: str) -> None:
         self._state.experiments[experiment_id] = dataclasses.replace(self.get(experiment_id), cancel_requested=True)
 
@@ -114,6 +121,14 @@ class _Units:
         held = self.get(unit)
         self._state.units[unit] = dataclasses.replace(held, generation=held.generation + 1)
         return held.generation + 1
+
+    def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
+        held = self.get(unit)
+        if held.sample_key == key:
+            return False
+        first = held.first_attempt + n_attempts
+        self._state.units[unit] = dataclasses.replace(held, first_attempt=first, sample_key=key)
+        return True
 
     def acquire(self, unit: str, holder: str, now_ms: int, ttl_s: float) -> Lease:
         held = self.get(unit)
@@ -167,11 +182,13 @@ class _Trials:
     def get(self, trial_id: str) -> TrialRecord:
         return found(self._state.trials, trial_id)
 
-    def of_unit(self, unit: str) -> tuple[TrialRecord, ...]:
-        return tuple(trial for trial in self._counting() if trial.key.unit == unit)
+    def of_unit(self, unit: str, *, every_sample: bool = False) -> tuple[TrialRecord, ...]:
+        mine = (trial for trial in self._counting() if trial.key.unit == unit)
+        return tuple(trial for trial in mine if every_sample or self._is_present(trial))
 
     def of_experiment(self, experiment_id: str) -> tuple[TrialRecord, ...]:
-        return tuple(trial for trial in self._counting() if trial.experiment_id == experiment_id)
+        mine = (trial for trial in self._counting() if trial.experiment_id == experiment_id)
+        return tuple(trial for trial in mine if self._is_present(trial))
 
     def infra_failures(self, key: AttemptKey) -> int:
         return sum(
@@ -191,7 +208,10 @@ class _Trials:
         wanted = self._pinned(unit) if assessor is None else assessor
         found: list[tuple[tuple[str, int, int], Assessment]] = []
         for author, held in self._state.assessments.values():
-            key = self._state.trials[held.trial_id].key
+            trial = self._state.trials[held.trial_id]
+            key = trial.key
+            if key.unit == unit and not self._is_present(trial):
+                continue
             if (author == unit or (assessor is not None and key.unit == unit)) and is_by(held.assessor, wanted):
                 found.append(((key.unit, key.group, key.attempt), held))
         return tuple(held for _, held in sorted(found, key=lambda pair: pair[0]))
@@ -210,6 +230,9 @@ class _Trials:
     def _counting(self) -> list[TrialRecord]:
         counting = (trial for trial in self._state.trials.values() if counts(trial))
         return sorted(counting, key=lambda trial: (trial.key.unit, trial.key.group, trial.key.attempt))
+
+    def _is_present(self, trial: TrialRecord) -> bool:
+        return trial.key.attempt >= self._state.units[trial.key.unit].first_attempt
 
     def _pinned(self, unit: str) -> str:
         held = self._state.units.get(unit)
