@@ -44,6 +44,8 @@ def paired_difference(
 ) -> Comparison:
     """Return mean_A - mean_B over tasks scored on both sides, with a t interval over tasks or over families.
 
+    Differences that are all the same, of scores in [0, 1], get the bound of ``t_estimate``, never zero width.
+
     Args:
         side_a: tasks of system A.
         side_b: tasks of system B, paired by ``task``.
@@ -63,10 +65,12 @@ def paired_difference(
     differences = [a - b for a, b in zip(means_a, means_b, strict=True)]
     keys = [tasks_a[name].family or name for name in both]
     clustered = len(set(keys)) < len(keys)
+    inside = all(0.0 <= mean <= 1.0 for mean in [*means_a, *means_b])
+    bounds = (-1.0, 1.0) if inside else None
     interval = (
-        clustered_estimate(differences, keys, confidence=confidence)
+        clustered_estimate(differences, keys, confidence=confidence, bounds=bounds)
         if clustered
-        else t_estimate(differences, confidence=confidence)
+        else t_estimate(differences, confidence=confidence, bounds=bounds)
     )
     p_value, p_method = sign_flip_p(_cluster_sums(differences, keys), seed=seed)
     return Comparison(

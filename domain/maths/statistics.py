@@ -20,6 +20,10 @@ _SMALL_SAMPLE = 30
 """Tasks below which a share takes Wilson's interval. Source: facts/peers-and-statistics.md section D."""
 _NEAR_EDGE = 0.1
 """Distance from 0 or 1 below which it does so, too."""
+_SCORES = (0.0, 1.0)
+"""Where scores usually lie; what an interval without spread needs to know."""
+_ROUNDING = 1e-12
+"""Sums of deviations below this share of the largest deviation are 0 but for rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +147,7 @@ def mean_score(tasks: Sequence[TaskScores], *, confidence: float = 0.95, best: f
 
     Interval: cluster-robust by family when a family holds several tasks (a task without one is its own); Wilson for
     single binary attempts at few tasks or near 0 or 1, and for all-0 or all-1 results; else t with T - 1 degrees.
+    Scores in [0, 1] that are all the same get Wilson's bound on what was not seen (``t_estimate``), never zero width.
 
     Args:
         tasks: every planned task.
@@ -153,11 +158,11 @@ def mean_score(tasks: Sequence[TaskScores], *, confidence: float = 0.95, best: f
     means = [task.mean or 0.0 for task in scored]
     keys = [task.family or task.task for task in scored]
     if len(set(keys)) < len(keys):
-        estimate = clustered_estimate(means, keys, confidence=confidence)
+        estimate = clustered_estimate(means, keys, confidence=confidence, bounds=_SCORES)
     elif _wants_wilson(scored, means):
         estimate = wilson_estimate(round(sum(means)), len(means), confidence=confidence)
     else:
-        estimate = t_estimate(means, confidence=confidence)
+        estimate = t_estimate(means, confidence=confidence, bounds=_SCORES)
     return replace(
         estimate,
         n_attempts=sum(len(task.scores) for task in scored),
@@ -239,11 +244,11 @@ def _over_tasks(
     keys = [task.family or task.task for task, _ in inside]
     values = [value for _, value in inside]
     if len(set(keys)) < len(keys):
-        estimate = clustered_estimate(values, keys, confidence=confidence)
+        estimate = clustered_estimate(values, keys, confidence=confidence, bounds=_SCORES)
     elif values and set(values) in ({0.0}, {1.0}):
         estimate = wilson_estimate(round(sum(values)), len(values), confidence=confidence)
     else:
-        estimate = t_estimate(values, confidence=confidence)
+        estimate = t_estimate(values, confidence=confidence, bounds=_SCORES)
     return replace(
         estimate,
         low=None if estimate.low is None else max(0.0, estimate.low),
@@ -264,13 +269,27 @@ def _filled_measure(
     return math.fsum(defined) / len(defined) if defined else None
 
 
-def t_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate:
-    """Return the mean of one value per task, +- t(T-1) x sd / sqrt(T); no interval below two tasks."""
+def t_estimate(
+    values: Sequence[float], *, confidence: float = 0.95, bounds: tuple[float, float] | None = None
+) -> Estimate:
+    """Return the mean of one value per task, +- t(T-1) x sd / sqrt(T); no interval below two tasks.
+
+    Values that are all the same say nothing of a spread, and zero width would claim certainty. Given the bounds
+    between which values lie, the interval is then [v - u (v - low), v + u (high - v)], where u is Wilson's upper limit
+    of the share of tasks that would have shown another value: none of T did. For all-0 and all-1 it is Wilson's own.
+
+    Args:
+        values: one per task, shape (T,).
+        confidence: of the interval, two-sided.
+        bounds: between which every value lies; None when unknown.
+    """
     n_tasks = len(values)
     if n_tasks == 0:
         return _bare(None, 0, "nothing scored")
     if n_tasks == 1:
         return _bare(float(values[0]), 1, "no interval: one task")
+    if (same := _same_value(values, bounds)) is not None:
+        return _without_spread(same, n_tasks, float(n_tasks), confidence, f"no spread over {n_tasks} tasks")
     values_T = np.asarray(values, dtype=np.float64)
     mean = float(values_T.mean())
     half = t_quantile((1 + confidence) / 2, n_tasks - 1) * float(values_T.std(ddof=1)) / math.sqrt(n_tasks)
@@ -278,21 +297,31 @@ def t_estimate(values: Sequence[float], *, confidence: float = 0.95) -> Estimate
 
 
 def clustered_estimate(
-    values: Sequence[float], clusters: Sequence[str | None], *, confidence: float = 0.95
+    values: Sequence[float],
+    clusters: Sequence[str | None],
+    *,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] | None = None,
 ) -> Estimate:
     """Return the mean of one value per task with a cluster-robust interval, t with G - 1 degrees.
 
-    SE^2 = G/(G-1) x sum over g of (sum of deviations in g)^2 / T^2.
+    SE^2 = G/(G-1) x sum over g of (sum of deviations in g)^2 / T^2. Where the deviations of every cluster cancel though
+    tasks differ, it is 0, and the interval is the one over tasks. Values that are all the same take the bound of
+    ``t_estimate``, with the number of independent tasks T^2 / (sum of squared cluster sizes): nothing in the data
+    speaks against tasks of a cluster always going together, so each cluster counts once.
 
     Args:
         values: one per task, shape (T,).
         clusters: key of each task's cluster; no interval below two clusters.
         confidence: of the interval, two-sided.
+        bounds: between which every value lies; None when unknown.
 
     Raises:
         ConfigurationError: a task has no cluster key.
 
-    Source: inspect_ai 0.3 scorer/_metrics/std.py (cluster form with finite-cluster factor); Miller 2024, equation 4.
+    Source: inspect_ai 0.3 scorer/_metrics/std.py (cluster form with finite-cluster factor); Miller 2024, equation 4;
+        Kish 1965, "Survey Sampling", section 5.4 (design effect 1 + (m - 1) x ICC, here with ICC = 1); Korn and
+        Graubard 1998, Survey Methodology 24 (an interval for proportions by effective sample size).
     """
     if any(key is None for key in clusters) or len(clusters) != len(values):
         raise ConfigurationError(
@@ -307,7 +336,12 @@ def clustered_estimate(
     n_clusters = len(names)
     if n_clusters == 1:
         return _bare(mean, n_tasks, "no interval: one cluster")
+    if (same := _same_value(values, bounds)) is not None:
+        n_effective = n_tasks**2 / float((np.bincount(inverse_T) ** 2).sum())
+        return _without_spread(same, n_tasks, n_effective, confidence, f"no spread over {n_clusters} clusters")
     sums_G = np.bincount(inverse_T, weights=values_T - mean, minlength=n_clusters)
+    if np.abs(sums_G).max() <= _ROUNDING * np.abs(values_T - mean).max():
+        return t_estimate(values, confidence=confidence, bounds=bounds)
     error = math.sqrt(n_clusters / (n_clusters - 1) * float((sums_G**2).sum())) / n_tasks
     half = t_quantile((1 + confidence) / 2, n_clusters - 1) * error
     return replace(_bare(mean, n_tasks, f"t over {n_clusters} clusters"), low=mean - half, high=mean + half)
@@ -320,12 +354,42 @@ def wilson_estimate(n_success: int, n_trials: int, *, confidence: float = 0.95) 
     """
     if n_trials == 0:
         return _bare(None, 0, "nothing scored")
-    z = normal_quantile((1 + confidence) / 2)
     share = n_success / n_trials
-    scale = 1 + z * z / n_trials
-    centre = (share + z * z / (2 * n_trials)) / scale
-    half = z / scale * math.sqrt(share * (1 - share) / n_trials + z * z / (4 * n_trials * n_trials))
-    return replace(_bare(share, n_trials, "wilson"), low=max(0.0, centre - half), high=min(1.0, centre + half))
+    low, high = _wilson(share, n_trials, confidence)
+    return replace(_bare(share, n_trials, "wilson"), low=low, high=high)
+
+
+def _wilson(share: float, n: float, confidence: float) -> tuple[float, float]:
+    z = normal_quantile((1 + confidence) / 2)
+    scale = 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Same:
+    """A value that all tasks share, and between what it lies."""
+
+    value: float
+    low: float
+    high: float
+
+
+def _same_value(values: Sequence[float], bounds: tuple[float, float] | None) -> _Same | None:
+    value = float(values[0])
+    if bounds is None or any(other != value for other in values) or not bounds[0] <= value <= bounds[1]:
+        return None
+    return _Same(value=value, low=bounds[0], high=bounds[1])
+
+
+def _without_spread(same: _Same, n_tasks: int, n_effective: float, confidence: float, where: str) -> Estimate:
+    _, unseen = _wilson(0.0, n_effective, confidence)
+    return replace(
+        _bare(same.value, n_tasks, f"wilson, {where}"),
+        low=same.value - unseen * (same.value - same.low),
+        high=same.value + unseen * (same.high - same.value),
+    )
 
 
 def _bare(value: float | None, n_tasks: int, method: str) -> Estimate:

@@ -15,7 +15,7 @@ from domain.maths.comparison import (
     tasks_needed,
     within_task_variance,
 )
-from domain.maths.statistics import TaskScores
+from domain.maths.statistics import TaskScores, wilson_estimate
 
 stats: Any = scipy_stats
 """Not annotated enough to check against."""
@@ -54,6 +54,19 @@ def test_tasks_without_a_score_on_one_side_fall_out_and_are_counted() -> None:
     assert (comparison.difference.n_tasks, comparison.difference.n_left_out) == (2, 3)
     assert (comparison.n_missing_a, comparison.n_missing_b) == (1, 2)
     assert comparison.difference.coverage.n_ungraded == 2
+
+
+@pytest.mark.parametrize("family_size", [0, 2])
+def test_systems_that_never_differ_have_no_certain_difference(family_size: int) -> None:
+    """None of the independent tasks differed: Wilson's limit says how many might, in either direction."""
+    side = _side(1.0, 0.0, 1.0, 0.0, family_size=family_size)
+    n_independent = 2 if family_size else 4
+    unseen = wilson_estimate(0, n_independent).high
+    assert unseen is not None
+    difference = paired_difference(side, side).difference
+    assert (difference.low, difference.value, difference.high) == (pytest.approx(-unseen), 0.0, pytest.approx(unseen))
+    beyond = _side(5.0, 0.0, 1.0, 0.0)
+    assert paired_difference(beyond, beyond).difference.method == "paired t over tasks"
 
 
 def test_disjoint_sides_have_no_difference() -> None:

@@ -204,6 +204,50 @@ def test_the_cluster_form_by_hand() -> None:
     assert estimate.high == pytest.approx(0.5 + stats.t.ppf(0.975, 2) * error)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "n_independent"),
+    [([2, 2, 2, 2, 2], 5), ([4] * 16, 16), ([3, 1], 16 / 10), ([1, 1, 2], 16 / 6)],
+)
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_families_that_all_succeed_or_fail_have_width(sizes: list[int], n_independent: float, value: float) -> None:
+    """Wilson's with each family as one trial when they are of one size; by hand z^2 / (n + z^2) wide."""
+    tasks = [
+        _task(f"{family}-{i}", value, value, family=str(family))
+        for family, size in enumerate(sizes)
+        for i in range(size)
+    ]
+    z = stats.norm.ppf(0.975)
+    width = z**2 / (n_independent + z**2)
+    for estimate in (mean_score(tasks), pass_at_k_over_tasks(tasks, 1), pass_hat_k_over_tasks(tasks, 2)):
+        assert estimate.method == f"wilson, no spread over {len(sizes)} clusters"
+        assert estimate.value == value
+        assert estimate.low == pytest.approx(1 - width if value else 0.0)
+        assert estimate.high == pytest.approx(1.0 if value else width)
+    if len(set(sizes)) == 1:
+        expected = stats.binomtest(round(value * len(sizes)), len(sizes)).proportion_ci(0.95, method="wilson")
+        assert (mean_score(tasks).low, mean_score(tasks).high) == (
+            pytest.approx(expected.low, abs=1e-12),
+            pytest.approx(expected.high, abs=1e-12),
+        )
+
+
+def test_equal_scores_between_the_edges_keep_an_interval() -> None:
+    """0 of 4 tasks showed another value: the rest could lie anywhere in [0, 1]. Beyond [0, 1] nothing is known."""
+    unseen = wilson_estimate(0, 4).high
+    assert unseen is not None
+    estimate = mean_score([_task(str(i), 0.25) for i in range(4)])
+    assert (estimate.low, estimate.high) == (pytest.approx(0.25 - unseen * 0.25), pytest.approx(0.25 + unseen * 0.75))
+    assert estimate.method == "wilson, no spread over 4 tasks"
+    assert mean_score([_task(str(i), 2.5) for i in range(4)]).method == "t over tasks"
+
+
+def test_families_whose_deviations_cancel_are_read_task_by_task() -> None:
+    """One solved and one failed task in each family: the robust error is 0, though the tasks differ."""
+    tasks = [_task(f"{i}", float(i % 2), family=str(i // 2)) for i in range(8)]
+    assert mean_score(tasks).method == "t over tasks"
+    assert mean_score(tasks).low == pytest.approx(t_estimate([0.0, 1.0] * 4).low)
+
+
 @pytest.mark.parametrize("keys", [["a", None], ["a"]])
 def test_a_missing_cluster_key_fails_loudly(keys: list[str | None]) -> None:
     """It is not silently its own cluster when clusters were asked for."""
