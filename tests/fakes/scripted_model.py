@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import hashlib
-import os
-import secrets
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from adapters.clock import SystemClock
 from adapters.evidence import JournalEvidence
 from adapters.servers.calls import CallDesk
 from adapters.servers.control import create_control
@@ -27,7 +25,7 @@ from domain.records.experiment import (
     UnitState,
 )
 from domain.records.model import BasePolicy, PolicyVersion
-from domain.records.names import Reference, ulid
+from domain.records.names import Reference
 from domain.records.profile import Plan
 from domain.records.trial import StopReason
 from tests.fakes.ledger import FakeLedger
@@ -36,30 +34,6 @@ from tests.fakes.scripted_family import END, ScriptedFamily
 BASE = PolicyVersion(name=f"base-{'b' * 12}", base="b" * 64)
 MODEL = "policy"
 UNIT = "evl-0.s000"
-
-
-class SystemClock:
-    """The machine's time."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        """Return seconds."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await asyncio.sleep(seconds)
-
-    def new_id(self) -> str:
-        """Return a ULID."""
-        return ulid(self.now_ms(), os.urandom(10))
-
-    def new_secret(self) -> str:
-        """Return a secret."""
-        return secrets.token_urlsafe(32)
 
 
 def as_bytes(line: str) -> tuple[int, ...]:
