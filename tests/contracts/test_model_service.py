@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from adapters.clock import SystemClock
 from adapters.model_client import HttpModelService, HttpTrainer
 from adapters.stores.directory import DirectoryStore
 from domain.errors import ConfigurationError, NotFoundError, SamplerError, TrainerError
@@ -28,7 +29,7 @@ from domain.records.profile import Objective, Optimisation
 from domain.records.task import ObjectRef
 from tests.contracts.test_evidence import a_conversation
 from tests.fakes.model_service import FakeModelService
-from tests.fakes.scripted_model import BASE, MODEL, Process, SystemClock, model_process
+from tests.fakes.scripted_model import BASE, MODEL, Process, model_process
 from tests.fakes.scripted_process import SECRET
 from tests.fakes.store import MemoryStore
 

@@ -4,8 +4,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from adapters.clock import SystemClock
 from adapters.stores.directory import DirectoryStore
-from tests.fakes.scripted_model import ScriptedSampler, SystemClock, TokenBook, model_process
+from tests.fakes.scripted_model import ScriptedSampler, TokenBook, model_process
 
 SECRET = "secret-of-t1"
 
