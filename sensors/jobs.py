@@ -6,7 +6,7 @@ import dagster as dg
 
 from domain.records.experiment import ExperimentKind
 from sensors.loose import loose
-from sensors.submission import submit_experiment
+from sensors.submission import EXAMPLE, submit_experiment
 
 _CHAIN = ("experiment_specs", "trials", "assessments", "qualified_groups", "datums", "checkpoints")
 
@@ -27,7 +27,7 @@ task_set_job: Any = _job("task_set_job", "A published task set with its checks."
 base_policy_job: Any = _job("base_policy_job", "A base policy and its facts.", "base_policies")
 
 
-@loose.job(executor_def=dg.in_process_executor)
+@loose.job(executor_def=dg.in_process_executor, config=EXAMPLE)
 def submit_experiment_job() -> None:
     """Submit an experiment from the Launchpad: the same documents, and the same acceptance, as `synth run start`."""
     submit_experiment()

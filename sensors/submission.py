@@ -42,6 +42,21 @@ class SubmissionConfig(dg.Config):
         )
 
 
+EXAMPLE: dict[str, Any] = {
+    "ops": {
+        "submit_experiment": {
+            "config": {
+                "kind": "evaluation",
+                "dataset": "team/evaluation@v1",
+                "profile": {"name": "oracle", "engine": "oracle"},
+                "plan": {"attempts": 1, "tasks": 8},
+            }
+        }
+    }
+}
+"""What the Launchpad shows first: the tasks' own solutions over held-out ones, which ``synth demo`` publishes."""
+
+
 @dg.op
 def submit_experiment(context: dg.OpExecutionContext, config: SubmissionConfig, synth: SynthResource) -> None:
     """Check, pin and accept an experiment; the dispatcher launches its units."""

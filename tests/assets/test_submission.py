@@ -7,14 +7,19 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 
 from domain.errors import ConfigurationError
 from domain.records.experiment import ExperimentKind
+from domain.records.names import parse_reference
 from domain.records.profile import Plan, Profile
 from domain.service.accept import Submission, accept
+from domain.service.publish import publish_task_set
 from resources.documents import Benchmark, Documents, read_benchmarks, submission
 from sensors.benchmarks import schedule_of
+from sensors.submission import EXAMPLE, SubmissionConfig
 from tests.assets.graph import Graph
+from tests.fakes.platform import write_task
 
 PROFILE = {"name": "actor", "engine": "nop"}
 PLAN = {"attempts": 2, "sandbox": "memory"}
@@ -48,6 +53,39 @@ def test_the_launchpad_and_the_command_line_end_in_the_same_acceptance(graph: Gr
     assert _launch(graph, profile=PROFILE, plan=PLAN, idempotency_key="one").success
     assert _launch(graph, profile=PROFILE, plan_file=f"@{tmp_path / 'plan.json'}", idempotency_key="one").success
     assert _experiments(graph) == [accepted.experiment.experiment_id]
+
+
+def _scaffold(graph: Graph) -> Any:
+    """Return what the Launchpad's editor is filled with, by Dagster's own way from the job's schema."""
+    job: Any = graph.definitions.resolve_job_def("submit_experiment_job")
+    snapshot: Any = job.get_config_schema_snapshot()
+    root = snapshot.get_config_snap(job.get_job_snapshot().mode_def_snaps[0].root_config_key)
+    return dg.config_from_yaml_strings([default_values_yaml_from_type_snap(snapshot, root)])
+
+
+def test_the_launchpad_shows_an_example_that_runs(graph: Graph, tmp_path: Path) -> None:
+    """What stands there unedited is accepted as it is, once its task set is published."""
+    scaffold = _scaffold(graph)
+    config = scaffold["ops"]["submit_experiment"]["config"]
+    assert config == EXAMPLE["ops"]["submit_experiment"]["config"]
+    write_task(tmp_path / "held-out", "c1")
+    publish_task_set(graph.platform, parse_reference(config["dataset"], field="test"), str(tmp_path / "held-out"))
+    assert graph.run(dg.RunRequest(job_name="submit_experiment_job", run_config=scaffold)).success
+    (experiment,) = _experiments(graph)
+    assert experiment.startswith("evl-")
+
+
+def test_the_example_completes_nothing_that_was_left_out(graph: Graph) -> None:
+    """Whoever writes a form of their own and forgets the task set is told so, and does not get the example's."""
+    run_config = {"ops": {"submit_experiment": {"config": {"profile": PROFILE, "plan": PLAN}}}}
+    with pytest.raises(dg.DagsterInvalidConfigError, match="dataset"):
+        graph.run(dg.RunRequest(job_name="submit_experiment_job", run_config=run_config))
+    assert _experiments(graph) == []
+
+
+def test_every_field_of_the_form_says_what_it_is() -> None:
+    """The Launchpad shows the description beside the editor."""
+    assert [name for name, field in SubmissionConfig.model_fields.items() if not field.description] == []
 
 
 @pytest.mark.parametrize(
