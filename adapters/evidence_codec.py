@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
+from pydantic_core import from_json
+
 from domain.errors import EvidenceError, boundary
 from domain.records.task import ObjectRef
 from domain.records.trial import EvidenceRef, Interaction, Purpose, StopReason
@@ -97,10 +99,24 @@ def decode_trial(data: bytes) -> tuple[Interaction, ...]:
         EvidenceError: it is something else.
     """
     with boundary(EvidenceError, "reading published evidence"):
+        return unpack(_packed(item) for item in published_body(data)["interactions"])
+
+
+def published_body(data: bytes) -> dict[str, Any]:
+    """Return the decoded JSON of a published object.
+
+    Raises:
+        EvidenceError: it has another schema version.
+        ValueError: it is no JSON.
+    """
+    try:
+        body = from_json(data)
+    except ValueError:
+        # That parser reads numbers four times as fast, but refuses documents that nest deeper than 200 levels.
         body = json.loads(data)
-        if body["schema_version"] != _SCHEMA_VERSION:
-            raise EvidenceError(f"evidence of schema version {body['schema_version']}", hint="use a newer synth")
-        return unpack(_packed(item) for item in body["interactions"])
+    if body["schema_version"] != _SCHEMA_VERSION:
+        raise EvidenceError(f"evidence of schema version {body['schema_version']}", hint="use a newer synth")
+    return body
 
 
 def reference(content: ObjectRef, interactions: Sequence[Interaction]) -> EvidenceRef:

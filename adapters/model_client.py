@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import TypeAdapter
 
+from adapters.evidence_arrays import decode_calls
 from adapters.evidence_codec import decode_trial
 from domain import errors
 from domain.errors import SamplerError, SynthError, TrainerError, boundary
@@ -28,6 +29,7 @@ from domain.ports import (
 )
 from domain.records.canonical import Json, canonical_bytes
 from domain.records.model import FileEntry, PolicyVersion
+from domain.records.trajectory import TokenCall
 from domain.records.trial import EvidenceRef, Interaction
 
 RECONNECT_S = 60.0
@@ -125,6 +127,14 @@ class HttpModelService:
     async def read(self, ref: EvidenceRef) -> tuple[Interaction, ...]:
         """Return published interactions."""
         return decode_trial(await asyncio.to_thread(self._store.get, ref.object))
+
+    async def read_calls(self, ref: EvidenceRef) -> tuple[TokenCall, ...]:
+        """Return the same as arrays.
+
+        Raises:
+            EvidenceError: the object cannot be read, or its counts are not those of ``ref``.
+        """
+        return await asyncio.to_thread(lambda: decode_calls(self._store.get(ref.object), ref))
 
     async def status(self) -> Mapping[str, Json]:
         """Return what the process serves and its figures."""

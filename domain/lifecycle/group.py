@@ -4,21 +4,29 @@ Groups are independent: each moves on as soon as its own attempts have ended, wh
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from domain.errors import DatumError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.deadline import all_or_cancel, within
 from domain.lifecycle.schedule import attempt_seed
 from domain.lifecycle.trial import TAMPERED, Attempt, TrialContext, run_trial
-from domain.maths.packing import check_datums, pack
+from domain.maths.packing import pack_group
 from domain.maths.qualification import qualify
+from domain.maths.row_checks import check_rows
+from domain.maths.stitching import stitch
 from domain.ports import Contribution, ContributionResult, DatumTables, Trainer, Verifier
-from domain.records.assessment import Assessment, AssessmentOutcome, Datum, QualifiedGroup
+from domain.records.assessment import Assessment, AssessmentOutcome, QualifiedGroup
 from domain.records.manifest import GroupDatums
 from domain.records.profile import Optimisation
 from domain.records.task import ObjectRef, Task
-from domain.records.trial import AttemptKey, Interaction, TrialOutcome, TrialRecord
+from domain.records.trajectory import TokenCall, TokenTrajectory
+from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
+
+_CENTRED = 1e-5
+"""How far advantages may sum from 0, relative to their sizes: each one is rounded to float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +89,20 @@ async def run_group(context: GroupContext, group: Group) -> GroupResult:
         return GroupResult(trials=trials, assessments=(), qualified=None, datums=None, contribution=None)
     counting = [trial for trial in trials if trial.outcome is not TrialOutcome.INFRA_ERROR]
     learns = context.optimisation is not None
-    interactions = await _interactions(context, counting) if learns else None
+    calls = await _calls(context, counting) if learns else None
     qualified = qualify(
         unit=group.unit,
         group=group.index,
         task=group.task,
         trials=counting,
         assessments={assessment.trial_id: assessment for assessment in assessments},
-        interactions=interactions,
+        interactions=calls,
         policy=context.trial.policy,
         require_evidence=learns,
     )
     datums = None
-    if interactions is not None and qualified.has_signal:
-        datums = await asyncio.to_thread(_pack, context.datum_tables, qualified, interactions)
+    if calls is not None and qualified.has_signal:
+        datums = await asyncio.to_thread(write_datums, context.datum_tables, qualified, calls)
     await _write(context.trial, lambda tx: tx.trials.add_group(context.trial.lease, qualified, datums and datums.table))
     contribution = await _contribute(context, group, datums)
     context.note("group")
@@ -178,18 +186,38 @@ async def assess(verifier: Verifier, task: Task, trial: TrialRecord, *, fence: i
     return await verifier.assess(task, trial, fence=fence)
 
 
-def _pack(tables: DatumTables, group: QualifiedGroup, interactions: dict[str, Sequence[Interaction]]) -> GroupDatums:
-    rows: list[Datum] = []
+def write_datums(tables: DatumTables, group: QualifiedGroup, calls: Mapping[str, Sequence[TokenCall]]) -> GroupDatums:
+    """Write the rows of a group's members, each sampled token once.
+
+    Args:
+        tables: where to.
+        group: qualified; each member's advantage goes on each of its sampled tokens.
+        calls: of each member, by trial id.
+
+    Raises:
+        DatumError: the advantages are not centred, a member has other sampled ids than were counted when it was
+            qualified, or a row differs from what was seen and sampled.
+    """
+    advantages_G = [member.advantage for member in group.members]
+    if not abs(math.fsum(advantages_G)) <= _CENTRED * math.fsum(map(abs, advantages_G)):
+        raise DatumError(f"group {group.group_id}: advantages sum to {math.fsum(advantages_G)}, not to 0")
+    trajectories: list[TokenTrajectory] = []
+    advantages: list[float] = []
     for member in group.members:
-        captured = interactions[member.trial_id]
-        packed = pack(captured, advantage=member.advantage, trial_id=member.trial_id, group=group.group)
-        check_datums(packed, captured)
-        rows += packed
+        own = stitch(calls[member.trial_id], trial_id=member.trial_id)
+        n_sampled = sum(len(trajectory.logprobs) for trajectory in own)
+        if n_sampled != member.n_sampled_tokens:
+            message = f"trial {member.trial_id}: {n_sampled} sampled ids, {member.n_sampled_tokens} were qualified"
+            raise DatumError(message)
+        trajectories += own
+        advantages += [member.advantage] * len(own)
+    rows = pack_group(trajectories, advantages=advantages, group=group.group)
+    check_rows(rows, trajectories, advantages)
     return GroupDatums(
         group=group.group,
         table=tables.write(rows),
         n_datums=len(rows),
-        n_trained_tokens=int(sum(float(row.mask.sum()) for row in rows)),
+        n_trained_tokens=sum(member.n_sampled_tokens for member in group.members),
     )
 
 
@@ -206,11 +234,11 @@ def contribution_of(unit: str, group: int, table: ObjectRef, optimisation: Optim
     return Contribution(update_id=unit, group=group, datums=table, objective=optimisation.objective)
 
 
-async def _interactions(context: GroupContext, trials: Sequence[TrialRecord]) -> dict[str, Sequence[Interaction]]:
-    found: dict[str, Sequence[Interaction]] = {}
+async def _calls(context: GroupContext, trials: Sequence[TrialRecord]) -> dict[str, tuple[TokenCall, ...]]:
+    found: dict[str, tuple[TokenCall, ...]] = {}
     for trial in trials:
         if trial.evidence is not None and trial.evidence.n_interactions > 0:
-            found[trial.trial_id] = await context.trial.model.read(trial.evidence)
+            found[trial.trial_id] = await context.trial.model.read_calls(trial.evidence)
     return found
 
 

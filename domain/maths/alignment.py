@@ -1,11 +1,61 @@
 """What makes captured interactions unfit for learning; shared by qualification and packing."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from domain.records.assessment import ExclusionReason
-from domain.records.trial import Interaction, Purpose
+from domain.records.trial import Purpose
+
+
+class Captured(Protocol):
+    """What qualification asks of a captured call: an ``Interaction`` or a ``TokenCall``."""
+
+    @property
+    def interaction_id(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def trial_id(self) -> str:
+        """The trial that it belongs to."""
+        ...
+
+    @property
+    def sequence(self) -> int:
+        """0-based order inside the trial."""
+        ...
+
+    @property
+    def purpose(self) -> Purpose:
+        """What it was for."""
+        ...
+
+    @property
+    def sampler_version(self) -> str:
+        """Which policy version sampled."""
+        ...
+
+    @property
+    def n_prompt_ids(self) -> int:
+        """Length of the whole prompt."""
+        ...
+
+    @property
+    def n_sampled_ids(self) -> int:
+        """How many ids were sampled."""
+        ...
+
+    @property
+    def logprobs(self) -> Sequence[float] | NDArray[np.float64]:
+        """Of each sampled id."""
+        ...
+
+
+C = TypeVar("C", bound=Captured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,12 +66,12 @@ class Defect:
     detail: str
 
 
-def agent_interactions(interactions: Sequence[Interaction]) -> list[Interaction]:
+def agent_interactions(interactions: Sequence[C]) -> list[C]:
     """Return the calls whose actions may train, in order of sequence; counts and other calls never do."""
     return sorted((call for call in interactions if call.purpose is Purpose.AGENT), key=lambda call: call.sequence)
 
 
-def find_defect(trial_id: str, interactions: Sequence[Interaction]) -> Defect | None:
+def find_defect(trial_id: str, interactions: Sequence[Captured]) -> Defect | None:
     """Return the first reason why these agent interactions cannot become rows, or None.
 
     Args:
@@ -37,19 +87,20 @@ def find_defect(trial_id: str, interactions: Sequence[Interaction]) -> Defect | 
             detail = f"has the sequence number {call.sequence} of another call"
         if detail is not None:
             return Defect(reason=ExclusionReason.MISALIGNED, detail=f"interaction {call.interaction_id}: {detail}")
-        if not all(map(math.isfinite, call.logprobs)):
+        if not np.isfinite(call.logprobs).all():
             detail = f"interaction {call.interaction_id}: a logprob is not finite"
             return Defect(reason=ExclusionReason.NON_FINITE, detail=detail)
         seen.add(call.interaction_id)
     return None
 
 
-def _misalignment(trial_id: str, call: Interaction) -> str | None:
+def _misalignment(trial_id: str, call: Captured) -> str | None:
     if call.trial_id != trial_id:
         return f"belongs to trial {call.trial_id}, not {trial_id}"
-    if len(call.logprobs) != len(call.sampled_ids):
-        missing = "no logprobs" if not call.logprobs else f"{len(call.logprobs)} logprobs"
-        return f"{missing} for {len(call.sampled_ids)} sampled ids"
-    if call.sampled_ids and not call.prompt_ids:
+    n_logprobs = len(call.logprobs)
+    if n_logprobs != call.n_sampled_ids:
+        missing = f"{n_logprobs} logprobs" if n_logprobs else "no logprobs"
+        return f"{missing} for {call.n_sampled_ids} sampled ids"
+    if call.n_sampled_ids and not call.n_prompt_ids:
         return "no prompt, so nothing predicts its first sampled id"
     return None

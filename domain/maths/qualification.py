@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from domain.errors import DatumError
 from domain.maths.advantage import group_advantages, has_spread
-from domain.maths.alignment import agent_interactions, find_defect
+from domain.maths.alignment import Captured, agent_interactions, find_defect
 from domain.records.assessment import (
     Assessment,
     AssessmentOutcome,
@@ -16,7 +16,7 @@ from domain.records.assessment import (
     QualifiedGroup,
 )
 from domain.records.task import Task, TaskEntry
-from domain.records.trial import Interaction, TrialRecord
+from domain.records.trial import TrialRecord
 
 _Verdict = tuple[ExclusionReason, str]
 
@@ -28,7 +28,7 @@ def qualify(
     task: Task | TaskEntry,
     trials: Sequence[TrialRecord],
     assessments: Mapping[str, Assessment],
-    interactions: Mapping[str, Sequence[Interaction]] | None,
+    interactions: Mapping[str, Sequence[Captured]] | None,
     policy: str | None,
     require_evidence: bool,
 ) -> QualifiedGroup:
@@ -79,11 +79,11 @@ def qualify(
     )
 
 
-def _member(trial: TrialRecord, reward: float, captured: Sequence[Interaction] | None) -> Member:
+def _member(trial: TrialRecord, reward: float, captured: Sequence[Captured] | None) -> Member:
     if captured is None:
         n_sampled = trial.usage.n_sampled_tokens
     else:
-        n_sampled = sum(len(call.sampled_ids) for call in agent_interactions(captured))
+        n_sampled = sum(call.n_sampled_ids for call in agent_interactions(captured))
     return Member(
         trial_id=trial.trial_id,
         attempt=trial.key.attempt,
@@ -130,7 +130,7 @@ def _refuse_outcome(trial: TrialRecord, assessment: Assessment | None) -> _Verdi
 
 
 def _refuse_evidence(
-    trial: TrialRecord, assessment: Assessment | None, captured: Sequence[Interaction] | None, policy: str | None
+    trial: TrialRecord, assessment: Assessment | None, captured: Sequence[Captured] | None, policy: str | None
 ) -> _Verdict | None:
     if assessment is not None and assessment.tampered:
         return ExclusionReason.TAMPERED, assessment.reason
@@ -144,6 +144,6 @@ def _refuse_evidence(
     if stale is not None:
         detail = f"interaction {stale.interaction_id}: sampled by {stale.sampler_version}, the unit pins {policy}"
         return ExclusionReason.STALE_POLICY, detail
-    if not any(call.sampled_ids for call in calls):
+    if not any(call.n_sampled_ids for call in calls):
         return ExclusionReason.NO_SAMPLED_TOKENS, f"{len(captured)} interactions, none with a sampled action"
     return None

@@ -8,6 +8,7 @@ from domain.records.assessment import Assessment
 from domain.records.model import PolicyVersion
 from domain.records.profile import Profile
 from domain.records.task import Task
+from domain.records.trajectory import TokenCall
 from domain.records.trial import EvidenceRef, Interaction, TrialRecord
 
 
@@ -117,4 +118,11 @@ class ModelService(Protocol):
 
     async def read(self, ref: EvidenceRef) -> tuple[Interaction, ...]:
         """Return published interactions."""
+        ...
+
+    async def read_calls(self, ref: EvidenceRef) -> tuple[TokenCall, ...]:
+        """Return the same as arrays, in memory linear in the new ids of each call.
+
+        Raises EvidenceError when the counts of ``ref`` are not those of the object.
+        """
         ...

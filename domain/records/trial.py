@@ -66,6 +66,16 @@ class Interaction:
     started_ms: int = 0
     duration_s: float = 0.0
 
+    @property
+    def n_prompt_ids(self) -> int:
+        """Length of the whole prompt."""
+        return len(self.prompt_ids)
+
+    @property
+    def n_sampled_ids(self) -> int:
+        """How many ids were sampled."""
+        return len(self.sampled_ids)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRef:

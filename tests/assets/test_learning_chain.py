@@ -81,7 +81,14 @@ def _settle(graph: Graph, batch: int) -> str:
     with graph.platform.ledger.begin() as tx:
         lease = tx.units.acquire(unit, "sampler", graph.platform.clock.now_ms(), 0.0)
         for index in range(2):
-            row = Datum(input_ids=ids, target_ids=ids + index, logprobs=-ones, advantages=ones, mask=ones, group=index)
+            row = Datum(
+                input_ids=ids,
+                target_ids=np.array([2, 3 + index], dtype=np.int32),
+                logprobs=-ones,
+                advantages=ones,
+                mask=ones,
+                group=index,
+            )
             member = Member(trial_id=f"t{index}", attempt=0, reward=1.0, advantage=0.0, n_sampled_tokens=2)
             group = QualifiedGroup(
                 group_id=f"{unit}/g{index:03d}",

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from domain.maths.packing import check_rows, pack_trajectory, trajectories_of
+from domain.maths.packing import pack_group
+from domain.maths.row_checks import check_rows
+from domain.maths.stitching import trajectories_of
 from domain.ports import Store
 from domain.records.canonical import digest_bytes
 from domain.records.task import ObjectRef
@@ -115,9 +117,9 @@ def measure(groups: Sequence[Sequence[TokenTrajectory]], tables: Any) -> dict[st
     spent = {"pack_s": 0.0, "check_s": 0.0, "write_s": 0.0}
     for index, group in enumerate(groups):
         marks = [time.process_time()]
-        datums = [datum for trajectory in group for datum in pack_trajectory(trajectory, advantage=0.5, group=index)]
+        datums = pack_group(group, advantages=[0.5] * len(group), group=index)
         marks.append(time.process_time())
-        check_rows(datums, group)
+        check_rows(datums, group, [0.5] * len(group))
         marks.append(time.process_time())
         tables.write(datums)
         marks.append(time.process_time())

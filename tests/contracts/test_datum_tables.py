@@ -2,8 +2,10 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from adapters.stores.arrow import ArrowDatumTables
@@ -12,18 +14,22 @@ from domain.records.assessment import Datum
 from domain.records.task import ObjectRef
 from tests.fakes.store import MemoryStore
 
+arrow: Any = pa
+"""The module, whose own annotations are not complete enough to check against."""
 ARRAYS = ("input_ids", "target_ids", "logprobs", "advantages", "mask")
 
 
 def datum(length: int, seed: int = 0, **changes: object) -> Datum:
     """Return a row of random values."""
     draw = np.random.default_rng(seed)
+    ids = draw.integers(0, 1000, length + 1, dtype=np.int32)
+    mask = draw.integers(0, 2, length).astype(np.float32)
     made = Datum(
-        input_ids=draw.integers(0, 1000, length, dtype=np.int32),
-        target_ids=draw.integers(0, 1000, length, dtype=np.int32),
-        logprobs=draw.standard_normal(length, dtype=np.float32),
-        advantages=draw.standard_normal(length, dtype=np.float32),
-        mask=draw.integers(0, 2, length).astype(np.float32),
+        input_ids=ids[:-1],
+        target_ids=ids[1:],
+        logprobs=np.where(mask > 0, draw.standard_normal(length, dtype=np.float32), np.float32(0)),
+        advantages=draw.standard_normal(length, dtype=np.float32) * mask,
+        mask=mask,
         trial_id=f"trial-{seed}",
         group=seed,
         interactions=tuple(f"i{number}" for number in range(seed % 3)),
@@ -46,7 +52,7 @@ def test_rows_come_back(tables: ArrowDatumTables, lengths: tuple[int, ...]) -> N
     for row, read in zip(rows, back, strict=True):
         for name in ARRAYS:
             assert getattr(read, name).dtype == getattr(row, name).dtype
-            np.testing.assert_array_equal(getattr(read, name), getattr(row, name))
+            assert getattr(read, name).tobytes() == getattr(row, name).tobytes()
         assert (read.trial_id, read.group, read.interactions) == (row.trial_id, row.group, row.interactions)
 
 
@@ -61,8 +67,43 @@ def test_same_rows_same_bytes(tables: ArrowDatumTables) -> None:
 def test_values_are_exact(tables: ArrowDatumTables) -> None:
     """Extreme values keep their bits: the importance ratio depends on them."""
     extremes = np.array([-0.0, np.finfo(np.float32).tiny, -np.inf, np.nan, -1e-45], dtype=np.float32)
-    (back,) = tables.read(tables.write([datum(5, logprobs=extremes)]))
+    row = datum(5, mask=np.ones(5, dtype=np.float32), logprobs=extremes, advantages=extremes)
+    (back,) = tables.read(tables.write([row]))
     assert back.logprobs.tobytes() == extremes.tobytes()
+    assert back.advantages.tobytes() == extremes.tobytes()
+
+
+def test_a_negative_zero_outside_the_mask_stays(tables: ArrowDatumTables) -> None:
+    """A negative advantage times mask 0 is -0.0, and comes back so."""
+    mask = np.array([0, 1, 1, 0], dtype=np.float32)
+    row = datum(4, mask=mask, advantages=mask * np.float32(-0.5), logprobs=-mask * mask)
+    row = replace(row, logprobs=np.where(mask > 0, row.logprobs, np.float32(0)))
+    (back,) = tables.read(tables.write([row]))
+    assert np.signbit(back.advantages).all()
+    assert back.advantages.tobytes() == row.advantages.tobytes()
+
+
+def test_each_id_is_kept_once(tables: ArrowDatumTables) -> None:
+    """A long row with few runs takes four bytes for an id, four for a trained logprob, and little more."""
+    mask = np.repeat(np.array([0, 1], dtype=np.float32), 5000)
+    row = datum(10_000, mask=mask, advantages=mask * np.float32(0.5), logprobs=-mask)
+    row = replace(row, logprobs=np.where(mask > 0, row.logprobs, np.float32(0)))
+    assert tables.write([row]).size_bytes < 10_001 * 4 + 5000 * 4 + 4000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target_ids": np.arange(5, dtype=np.int32) + 2000}, "not input_ids shifted by one"),
+        ({"mask": np.zeros(5, dtype=np.float32), "logprobs": np.full(5, -0.0, dtype=np.float32)}, "where mask is 0"),
+    ],
+)
+def test_what_a_table_cannot_keep_is_refused(
+    tables: ArrowDatumTables, changes: dict[str, object], message: str
+) -> None:
+    """Targets that are not the shifted inputs, and logprobs outside the mask, are refused with the row's name."""
+    with pytest.raises(DatumError, match=rf"row 2 \(trial trial-2\): .*{message}"):
+        tables.write([datum(3), datum(0, 1), datum(5, 2, **changes), datum(4, 3)])
 
 
 def test_arrays_can_be_given_to_torch(tables: ArrowDatumTables) -> None:
@@ -99,15 +140,41 @@ def test_other_objects_are_refused() -> None:
         tables.read(ObjectRef(digest="0" * 64, size_bytes=1))
 
 
-def test_another_schema_version_is_refused() -> None:
-    """A table of a later version is not misread."""
+@pytest.mark.parametrize("version", [b"1", b"3"])
+def test_another_schema_version_is_refused(version: bytes) -> None:
+    """A table of an earlier or later version is not misread; the error names both versions."""
     store = MemoryStore()
     tables = ArrowDatumTables(store)
-    ref = tables.write([datum(3)])
-    # The marker and its value have fixed lengths, so the file stays a valid Arrow file.
-    later = store.get(ref).replace(b"synth.datums", b"synth.things")
-    with pytest.raises(StoreError, match="schema version"):
-        tables.read(store.put(later))
+    table = arrow.ipc.open_file(store.get(tables.write([datum(3)]))).read_all()
+    other = table.replace_schema_metadata({b"kind": b"synth.datums", b"schema_version": version})
+    with pytest.raises(StoreError, match=f"schema version {version.decode()}; this Synth reads 2"):
+        tables.read(store.put(_file(other)))
+
+
+def test_damaged_tables_are_refused() -> None:
+    """Arrow files of another kind, other columns, or runs and logprobs that do not fit the ids are named."""
+    store = MemoryStore()
+    tables = ArrowDatumTables(store)
+    mask = np.array([0, 1, 1], dtype=np.float32)
+    row = datum(3, mask=mask, advantages=mask, logprobs=mask)
+    table = arrow.ipc.open_file(store.get(tables.write([row]))).read_all()
+    kinds = {name: table.schema.field(name).type for name in ("run_lengths", "logprobs")}
+    damaged = {
+        "not a datum table": table.replace_schema_metadata({b"kind": b"other"}),
+        "columns are not those": table.drop_columns(["group"]),
+        "do not cover": table.set_column(1, "run_lengths", arrow.array([[1, 1]], kinds["run_lengths"])),
+        "1 logprobs for 2": table.set_column(4, "logprobs", arrow.array([[1.0]], kinds["logprobs"])),
+    }
+    for message, content in damaged.items():
+        with pytest.raises(StoreError, match=message):
+            tables.read(store.put(_file(content)))
+
+
+def _file(table: Any) -> bytes:
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 def test_is_fast() -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -14,7 +14,7 @@ import pytest
 from adapters.clock import SystemClock
 from adapters.model_client import HttpModelService, HttpTrainer
 from adapters.stores.directory import DirectoryStore
-from domain.errors import ConfigurationError, NotFoundError, SamplerError, TrainerError
+from domain.errors import ConfigurationError, EvidenceError, NotFoundError, SamplerError, TrainerError
 from domain.ports import (
     Contribution,
     ContributionResult,
@@ -68,6 +68,11 @@ async def test_evidence_is_published_and_read(service: tuple[ModelService, Evide
     ref = await service[0].publish("t1")
     assert await service[0].publish("t1") == ref
     assert await service[0].read(ref) == calls
+    arrays = await service[0].read_calls(ref)
+    assert [call.interaction_id for call in arrays] == [call.interaction_id for call in calls]
+    assert [tuple(call.sampled_ids.tolist()) for call in arrays] == [call.sampled_ids for call in calls]
+    with pytest.raises(EvidenceError):
+        await service[0].read_calls(replace(ref, n_sampled_tokens=1))
     assert (await service[0].publish("nothing")).n_interactions == 0
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from hypothesis import strategies as st
+
 from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.task import ObjectRef, TaskEntry
 from domain.records.trial import AttemptKey, Interaction, Purpose, StopReason, TrialOutcome, TrialRecord
@@ -69,3 +71,28 @@ def make_assessment(
     return Assessment(
         trial_id=trial_id, assessor="verifier:000000000000", outcome=outcome, reward=reward, tampered=tampered
     )
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Interaction]:
+    """Calls of one trial by one to three agents that take turns; prompts extend, restart or come from elsewhere."""
+    token = st.integers(0, 5)
+    histories: dict[str, list[int]] = {}
+    segments: dict[str, int] = {}
+    calls: list[Interaction] = []
+    for sequence in range(draw(st.integers(0, 9))):
+        agent = draw(st.sampled_from(["main", "sub-1", "sub-2"]))
+        history = histories.get(agent, [])
+        move = draw(st.sampled_from(["extend", "extend", "extend", "rewrite", "segment"]))
+        if move == "segment":
+            segments[agent] = segments.get(agent, 0) + 1
+        kept = history if move != "rewrite" else history[: draw(st.integers(0, len(history)))]
+        prompt = [*kept, *draw(st.lists(token, min_size=0 if kept else 1, max_size=4))]
+        sampled = draw(st.lists(token, max_size=4))
+        logprobs = draw(st.lists(st.floats(-50, 0), min_size=len(sampled), max_size=len(sampled)))
+        purpose = draw(st.sampled_from([Purpose.AGENT] * 5 + [Purpose.COUNT]))
+        segment = segments.get(agent, 0)
+        call = make_interaction(sequence, prompt, sampled, logprobs, agent=agent, segment=segment, purpose=purpose)
+        calls.append(call)
+        histories[agent] = [*prompt, *sampled]
+    return calls

@@ -12,8 +12,9 @@ import pytest
 from domain.errors import DatumError
 from domain.maths.advantage import group_advantages, has_spread
 from domain.maths.objectives import LossSettings, LossTerms, drift_metrics, evaluate_loss
-from domain.maths.packing import check_datums, pack
+from domain.maths.packing import pack
 from domain.maths.qualification import qualify
+from domain.maths.row_checks import check_datums
 from domain.records.assessment import Datum, ExclusionReason, QualifiedGroup
 from domain.records.trial import Interaction, Purpose
 from tests.domain.making import POLICY, TASK, UNIT, make_assessment, make_interaction, make_trial

@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domain.errors import DatumError
-from domain.maths.packing import check_datums, check_rows, pack, pack_trajectory, trajectories_of
+from domain.maths.packing import pack, pack_group, pack_trajectory
+from domain.maths.row_checks import check_datums, check_rows
+from domain.maths.stitching import trajectories_of
+from domain.records.assessment import Datum
 from domain.records.trial import Interaction, Purpose
-from tests.domain.making import make_interaction
+from tests.domain.making import conversations, make_interaction
 
 
 def _rows(calls: list[Interaction], advantage: float = 0.5) -> list[list[int]]:
@@ -21,28 +24,9 @@ def _rows(calls: list[Interaction], advantage: float = 0.5) -> list[list[int]]:
     return [[*datum.input_ids[:1].tolist(), *datum.target_ids.tolist()] for datum in datums]
 
 
-@st.composite
-def conversations(draw: st.DrawFn) -> list[Interaction]:
-    """Calls of one trial by one to three agents that take turns; prompts extend, restart or come from elsewhere."""
-    token = st.integers(0, 5)
-    histories: dict[str, list[int]] = {}
-    segments: dict[str, int] = {}
-    calls: list[Interaction] = []
-    for sequence in range(draw(st.integers(0, 9))):
-        agent = draw(st.sampled_from(["main", "sub-1", "sub-2"]))
-        history = histories.get(agent, [])
-        move = draw(st.sampled_from(["extend", "extend", "extend", "rewrite", "segment"]))
-        if move == "segment":
-            segments[agent] = segments.get(agent, 0) + 1
-        kept = history if move != "rewrite" else history[: draw(st.integers(0, len(history)))]
-        prompt = [*kept, *draw(st.lists(token, min_size=0 if kept else 1, max_size=4))]
-        sampled = draw(st.lists(token, max_size=4))
-        purpose = draw(st.sampled_from([Purpose.AGENT] * 5 + [Purpose.COUNT]))
-        calls.append(
-            make_interaction(sequence, prompt, sampled, agent=agent, segment=segments.get(agent, 0), purpose=purpose)
-        )
-        histories[agent] = [*prompt, *sampled]
-    return calls
+def _check_rows(datums: list[Datum], calls: list[Interaction], advantage: float = 0.5) -> None:
+    trajectories = trajectories_of(calls, trial_id="t0")
+    check_rows(datums, trajectories, [advantage] * len(trajectories))
 
 
 @given(conversations(), st.floats(-3, 3, width=32))
@@ -51,7 +35,7 @@ def test_each_sampled_token_is_in_exactly_one_row(calls: list[Interaction], adva
     """Over branching, compacting, delegating conversations, both checks hold and the counts are equal."""
     datums = pack(calls, advantage=advantage, trial_id="t0", group=0)
     check_datums(datums, calls)
-    check_rows(datums, trajectories_of(calls, trial_id="t0"))
+    _check_rows(datums, calls, advantage)
     n_sampled = sum(len(call.sampled_ids) for call in calls if call.purpose is Purpose.AGENT)
     assert sum(int(datum.mask.sum()) for datum in datums) == n_sampled
     for datum in datums:
@@ -176,6 +160,8 @@ def test_a_bad_advantage_is_refused(advantage: float) -> None:
         {"ids": np.zeros(5, dtype=np.int64)},
         {"starts": np.array([False, False])},
         {"starts": np.array([True])},
+        {"logprobs": np.zeros(2, dtype=np.float64)},
+        {"prompt_lengths": np.array([4, -1])},
     ],
 )
 def test_an_inconsistent_trajectory_is_refused(change: dict[str, np.ndarray]) -> None:
@@ -197,16 +183,63 @@ def test_both_checks_see_a_changed_value(name: str) -> None:
     with pytest.raises(DatumError):
         check_datums([bad], calls)
     with pytest.raises(DatumError):
-        check_rows([bad], trajectories_of(calls, trial_id="t0"))
+        _check_rows([bad], calls)
 
 
 def test_both_checks_see_missing_and_doubled_rows() -> None:
     """Every sampled token exactly once: neither never nor twice."""
     calls = [make_interaction(0, [1, 2], [3, 4]), make_interaction(1, [9], [6])]
     rows = pack(calls, advantage=0.5, trial_id="t0", group=0)
-    trajectories = trajectories_of(calls, trial_id="t0")
     for bad in (rows[:1], [*rows, rows[1]]):
         with pytest.raises(DatumError):
             check_datums(bad, calls)
         with pytest.raises(DatumError):
-            check_rows(bad, trajectories)
+            _check_rows(bad, calls)
+
+
+def test_the_fast_check_sees_a_wrong_name_trial_and_advantage() -> None:
+    """Rows that hold the right ids under another interaction, trial or advantage are refused."""
+    calls = [make_interaction(0, [1, 2], [3, 4]), make_interaction(1, [9], [6])]
+    rows = pack(calls, advantage=0.5, trial_id="t0", group=0)
+    _check_rows(rows, calls)
+    for change in ({"interactions": rows[1].interactions}, {"trial_id": "t1"}):
+        with pytest.raises(DatumError):
+            _check_rows([replace(rows[0], **change), rows[1]], calls)
+    for advantage in (0.25, float("nan"), float("inf")):
+        with pytest.raises(DatumError):
+            _check_rows(rows, calls, advantage)
+
+
+def test_a_group_is_packed_as_its_agents_are() -> None:
+    """Packing all agents of a group at once gives the rows that packing one at a time gives."""
+    calls = [
+        make_interaction(0, [1, 2], [3], agent="a"),
+        make_interaction(1, [5], []),
+        make_interaction(2, [7], [8, 9]),
+    ]
+    trajectories = trajectories_of(calls, trial_id="t0")
+    advantages = [0.5, -0.25]
+    together = pack_group(trajectories, advantages=advantages, group=4)
+    apart = [
+        row
+        for one, advantage in zip(trajectories, advantages, strict=True)
+        for row in pack_trajectory(one, advantage=advantage, group=4)
+    ]
+    assert len(together) == len(apart) == 2
+    for one, other in zip(together, apart, strict=True):
+        assert (one.interactions, one.trial_id, one.group) == (other.interactions, other.trial_id, other.group)
+        for name in ("input_ids", "target_ids", "logprobs", "advantages", "mask"):
+            assert getattr(one, name).tobytes() == getattr(other, name).tobytes()
+    with pytest.raises(DatumError, match="1 advantages for 2"):
+        pack_group(trajectories, advantages=[0.5], group=4)
+    assert pack_group([], advantages=[], group=4) == []
+
+
+def test_a_row_that_starts_with_a_sampled_id_is_refused() -> None:
+    """Arrays in which nothing predicts a sampled id do not lose it silently."""
+    (trajectory,) = trajectories_of([make_interaction(0, [1], [2])], trial_id="t0")
+    bare = replace(trajectory, prompt_lengths=np.array([0]), ids=trajectory.ids[1:])
+    with pytest.raises(DatumError, match="t0-main-0: no prompt"):
+        pack_trajectory(bare, advantage=0.5, group=0)
+    with pytest.raises(DatumError, match="nothing predicts"):
+        check_rows([], [bare], [0.5])
