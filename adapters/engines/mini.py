@@ -79,6 +79,7 @@ class MiniEngine:
             argv=tuple(argv),
             env={"ANTHROPIC_BASE_URL": binding.base_url, "ANTHROPIC_AUTH_TOKEN": binding.token},
             stdin=task.instruction.encode() if delivery is InstructionDelivery.STDIN else b"",
+            dials_proxy=binding.socket is None,
         )
         return Launch(uploads=(Upload(tar=pack_files(files), target=HOME),), commands=(command,))
 
@@ -97,6 +98,7 @@ def _config(profile: Profile, binding: ModelBinding) -> dict[str, object]:
         "command_timeout_s": _number(profile, "command_timeout_s"),
         "model_timeout_s": MODEL_TIMEOUT_S,
         "retry_s": RETRY_S,
+        "socket": binding.socket,
         "instruction_file": f"{HOME}/instruction.md" if in_file else None,
         "logs": LOGS,
     }

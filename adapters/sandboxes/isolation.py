@@ -42,7 +42,7 @@ _FIXED = ("usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM)
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LIMITS = 'ulimit -c 0; ulimit -p "$1"; ulimit -f "$2"; '
-_RELAY = "{python} -I -S -E {inner}/relay.py {port} {inner}/model/{socket} || exit 125; "
+_RELAY = "{python} -I -S -E {inner}/relay.py {port} {socket} || exit 125; "
 _RUN = '. "$3"; shift 3; "$@"; exit "$?"'
 """Process 1 of a command. ``$3`` sets the environment: only here, since what runs before is still the host's root
 and must not read a variable such as LD_PRELOAD; and not as arguments, since every user of the host reads those."""
@@ -107,9 +107,9 @@ def bubblewrap(
     processes = "unlimited" if inner.processes is None else str(inner.processes)
     blocks = "unlimited" if inner.file_bytes is None else str(inner.file_bytes // 512)
     relay = ""
-    if mounts.relay is not None:
-        name = mounts.proxy_socket.name if mounts.proxy_socket is not None else ""
-        relay = _RELAY.format(python=python_inside(), inner=INNER, port=PROXY_PORT, socket=shlex.quote(name))
+    if mounts.relay is not None and mounts.proxy_socket is not None:
+        socket = shlex.quote(inner_socket(mounts.proxy_socket))
+        relay = _RELAY.format(python=python_inside(), inner=INNER, port=PROXY_PORT, socket=socket)
     script = _LIMITS + relay + _RUN
     return [*argv, "/bin/sh", "-c", script, "box", processes, blocks, f"/proc/self/fd/{environment_fd}", *inner.argv]
 
@@ -126,11 +126,17 @@ def _mount_arguments(mounts: Mounts) -> list[str]:
     shm = str(mounts.root / "tmp")  # on disk, where it counts; the kernel's own would be memory without a limit
     argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     argv += ["--bind", shm, "/dev/shm"]  # noqa: S108 - inside the box
-    if mounts.relay is not None and mounts.proxy_socket is not None:
+    if mounts.relay is not None:
         argv += ["--ro-bind", str(mounts.relay), f"{INNER}/relay.py"]
+    if mounts.proxy_socket is not None:
         # The directory, not the socket: a model process that starts again makes a new socket under the same name.
         argv += ["--ro-bind", str(mounts.proxy_socket.parent), f"{INNER}/model"]
     return argv
+
+
+def inner_socket(proxy_socket: Path) -> str:
+    """Return where the proxy's socket lies inside a box."""
+    return f"{INNER}/model/{proxy_socket.name}"
 
 
 def environment_script(inner: Inner) -> bytes:

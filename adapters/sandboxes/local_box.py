@@ -20,6 +20,7 @@ from adapters.sandboxes.isolation import (
     environment_script,
     give,
     group_text,
+    inner_socket,
     is_fixed,
     memory_file,
     open_user_namespace,
@@ -62,6 +63,11 @@ class LocalBox:
     def proxy_url(self) -> str | None:
         """Base URL of the model proxy as seen from inside; None without model access."""
         return f"http://127.0.0.1:{PROXY_PORT}" if self._proxy_socket is not None else None
+
+    @property
+    def proxy_socket(self) -> str | None:
+        """Path of the proxy's Unix socket inside; None without model access."""
+        return None if self._proxy_socket is None else inner_socket(self._proxy_socket)
 
     async def exec(self, command: Command) -> CommandResult:
         """Run to its end or its time-out; every process it started is dead when this returns.
@@ -129,7 +135,7 @@ class LocalBox:
         stdin = descriptors.keep(memory_file(command.stdin, "stdin")) if command.stdin else subprocess.DEVNULL
         argv = bubblewrap(
             self._way,
-            self._mounts(command.user, uid),
+            self._mounts(command, uid),
             inner,
             environment_fd=environment,
             status_fd=status_write,
@@ -151,7 +157,8 @@ class LocalBox:
             raise
         return Child(process, status_read, limits.output_bytes)
 
-    def _mounts(self, user: str | None, uid: int) -> Mounts:
+    def _mounts(self, command: Command, uid: int) -> Mounts:
+        user = command.user
         own_names = user is not None and user not in _KNOWN_USERS and not user.isdigit()
         if own_names and not (self._directory / f"passwd-{user}").exists():
             (self._directory / f"passwd-{user}").write_text(passwd_text(user, uid))
@@ -163,7 +170,7 @@ class LocalBox:
             passwd=self._directory / f"passwd-{user}" if own_names else None,
             group=self._directory / f"group-{user}" if own_names else None,
             proxy_socket=self._proxy_socket,
-            relay=_RELAY_FILE if self._proxy_socket is not None else None,
+            relay=_RELAY_FILE if self._proxy_socket is not None and command.dials_proxy else None,
         )
 
     def _tops(self) -> tuple[str, ...]:

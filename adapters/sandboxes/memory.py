@@ -39,6 +39,11 @@ class MemoryBox:
         """None: nothing here could call a model."""
         return None
 
+    @property
+    def proxy_socket(self) -> str | None:
+        """None, too."""
+        return None
+
     async def exec(self, command: Command) -> CommandResult:
         """Run one of the few commands of this module. Raises SandboxError when the box is destroyed."""
         self._check_alive()

@@ -160,7 +160,13 @@ def _bind(context: TrialContext, attempt: Attempt, trial_id: str, box: Box) -> M
     )
     with context.ledger.begin() as tx:
         tx.tokens.issue(context.lease, hashlib.sha256(secret.encode()).hexdigest(), scope)
-    return ModelBinding(base_url=box.proxy_url, token=secret, model=MODEL_NAME, max_tokens=sampling.max_tokens)
+    return ModelBinding(
+        base_url=box.proxy_url,
+        socket=box.proxy_socket,
+        token=secret,
+        model=MODEL_NAME,
+        max_tokens=sampling.max_tokens,
+    )
 
 
 def _revoke(ledger: Ledger, trial_id: str) -> None:

@@ -31,7 +31,7 @@ class BoxSpec:
     environment: TaskEnvironment
     limits: Limits
     model_access: bool = False
-    """Only then is the model proxy reachable, at the address in ``Box.proxy_url``."""
+    """Only then is the model proxy reachable, at the addresses in ``Box.proxy_url`` and ``Box.proxy_socket``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,8 @@ class Command:
     stdin: bytes = b""
     timeout_s: float = 60.0
     user: str | None = None
+    dials_proxy: bool = False
+    """Whether it needs ``Box.proxy_url`` to answer; where that takes a process in the box, only then is it started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,12 @@ class Box(Protocol):
 
     @property
     def proxy_url(self) -> str | None:
-        """Base URL of the model proxy as seen from inside; None without model access."""
+        """Base URL of the model proxy as seen from inside, for commands that dial it; None without model access."""
+        ...
+
+    @property
+    def proxy_socket(self) -> str | None:
+        """Path inside of a Unix socket of the model proxy, for every command; None where there is none."""
         ...
 
     async def exec(self, command: Command) -> CommandResult:

@@ -20,6 +20,8 @@ class ModelBinding:
     token: str
     model: str
     max_tokens: int
+    socket: str | None = None
+    """Unix socket of the same proxy in the box, where it has one: a harness that speaks it dials no URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,10 +135,17 @@ async def test_the_proxy_is_reached_with_model_access_alone(tmp_path: Path, way:
     )
     assert box.proxy_url == "http://127.0.0.1:8099"
     for _ in range(2):
-        result = await box.exec(Command(argv=("python3", "-c", code), user=user))
+        result = await box.exec(Command(argv=("python3", "-c", code), user=user, dials_proxy=True))
         assert (result.stdout, result.stderr) == (b"ok\n", b"")
+    direct = (
+        f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({box.proxy_socket!r}); s.sendall(b'hi')\n"
+        "s.shutdown(1); print(s.recv(99))\n"
+        "print(socket.socket().connect_ex(('127.0.0.1', 8099)) != 0)\n"
+    )
+    result = await box.exec(Command(argv=("python3", "-c", direct), user=user))
+    assert (result.stdout, result.stderr) == (b"b'got hi'\nTrue\n", b"")
     closed = await sandbox.create(spec())
-    assert closed.proxy_url is None
+    assert closed.proxy_url is closed.proxy_socket is None
     assert (await shell(closed, "ls -la /.synth; cat < /dev/tcp/127.0.0.1/8099")).exit_code != 0
     await box.destroy()
     await closed.destroy()

@@ -31,6 +31,11 @@ class ScriptedBox:
         """An address when the box has model access."""
         return "http://127.0.0.1:8099" if self.spec.model_access else None
 
+    @property
+    def proxy_socket(self) -> str | None:
+        """None: the address is all there is."""
+        return None
+
     async def exec(self, command: Command) -> CommandResult:
         """Run by the script, else by the memory box."""
         self.commands.append(command)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapters.engines import mini
 from adapters.engines.mini import HOME, LOGS, MiniEngine
@@ -81,13 +83,55 @@ def test_the_instruction_is_delivered_as_the_profile_says() -> None:
         assert not any(BINDING.token.encode() in content for content in files.values())
 
 
-def test_the_program_tells_results_as_demonstrations_do() -> None:
-    """The program's text of a result is the domain's, at every length and exit code."""
+def test_a_harness_that_speaks_the_socket_dials_no_url() -> None:
+    """Where the box has the proxy's socket, the program uses it and no relay is started for it."""
+    dialled = MiniEngine().launch(PROFILE, TASK, b"", BINDING)
+    direct = MiniEngine().launch(PROFILE, TASK, b"", replace(BINDING, socket="/.synth/model/s"))
+    assert dialled.commands[0].dials_proxy
+    assert not direct.commands[0].dials_proxy
+    assert json.loads(unpacked(direct.uploads[0].tar)["config.json"])["socket"] == "/.synth/model/s"
+
+
+def loaded() -> Any:
+    """Return the program as a module."""
     spec = importlib.util.spec_from_file_location("mini_agent", PROGRAM)
     assert spec is not None
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
+    return program
+
+
+_json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_json_values)
+def test_the_program_reads_and_writes_json_as_python_does(value: Any) -> None:
+    """Its own small reader and writer agree with the library's, which takes too long to import in a box."""
+    program = loaded()
+    assert json.loads(program.encode(value)) == value
+    for text in (json.dumps(value), f" \n{json.dumps(value, indent=1, ensure_ascii=False)}\t"):
+        assert program.decode(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", "[1,]", "{'a': 1}", "1 2", "NaN", "[Infinity]", '"\n"', "tru", "<html>"]
+)
+def test_the_program_refuses_what_is_no_json(text: str) -> None:
+    """A body that is not JSON is a ValueError, which counts as a fault of the model."""
+    with pytest.raises(ValueError, match=r"\w"):
+        loaded().decode(text)
+    with pytest.raises(TypeError, match="no JSON"):
+        loaded().encode([{"a": {1}}])
+
+
+def test_the_program_tells_results_as_demonstrations_do() -> None:
+    """The program's text of a result is the domain's, at every length and exit code."""
+    program = loaded()
     for output in ("", " \n", "x", "y" * 399, "z" * 400, "w" * 401 + "\n", "é" * 1001):
         for code in (0, 1, 124):
             assert program.tool_result(code, output, 400) == tool_result(code, output)

@@ -1,5 +1,7 @@
 """A small native agent: one bash tool over Anthropic Messages. Runs inside a box; python3 and its library alone.
 
+Only C modules are imported: ``json``, ``socket`` and ``subprocess`` take three times the rest of a short trial.
+
 Usage: python3 -S -E -I mini_agent.py CONFIG.json [INSTRUCTION]
 
 Without INSTRUCTION, it is read from the file that the configuration names, else from standard input. The model's
@@ -7,12 +9,10 @@ address and token come from ANTHROPIC_BASE_URL and ANTHROPIC_AUTH_TOKEN. The las
 summary. Exit codes: 0 the model finished, 2 the model or this program failed, 3 out of turns.
 """
 
-import json
+import _json
+import _socket
 import os
 import select
-import signal
-import socket
-import subprocess
 import sys
 import time
 
@@ -24,6 +24,8 @@ FINISHED, FAILED, OUT_OF_TURNS = 0, 2, 3
 KEPT_BYTES = 1_000_000
 OK = 200
 RETRIED = (408, 429, 500, 502, 503, 504, 529)
+SIGKILL, IGNORED = 9, (13, 25)
+"""Linux; Python itself ignores SIGPIPE and SIGXFSZ, which programs expect. ``signal`` would import ``enum``."""
 KILLED = 124
 """Exit code of a command past its time, as coreutils' timeout gives it."""
 
@@ -32,10 +34,60 @@ class ModelError(Exception):
     """The model could not be asked."""
 
 
-class Model:
-    """One HTTP/1.1 request per call over TCP: importing an HTTP library costs more than the call."""
+class Scanning:
+    """What the C half of ``json`` wants to know in order to read strictly typed JSON."""
 
-    def __init__(self, base_url: str, token: str, timeout_s: float, retry_s: float) -> None:
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int = float, int
+
+    @staticmethod
+    def parse_constant(name: str) -> "Any":
+        """Refuse NaN and Infinity, which JSON has not."""
+        raise ValueError(f"{name} is no JSON")
+
+
+SCANNING: "Any" = Scanning
+_scan = _json.make_scanner(SCANNING)
+
+
+def decode(text: str) -> "Any":
+    """Return the value of a JSON text. Raises ValueError."""
+    try:
+        value, end = _scan(text, len(text) - len(text.lstrip(" \t\r\n")))
+    except StopIteration as error:
+        raise ValueError(f"no JSON at character {error.value}: {text[:80]!r}") from None
+    if text[end:].strip(" \t\r\n"):
+        raise ValueError(f"more than one JSON value, at character {end}")
+    return value
+
+
+def encode(value: "Any") -> str:
+    """Return a JSON text. Raises TypeError on what JSON has not."""
+    if value is None:
+        return "null"
+    if value is True or value is False:
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _json.encode_basestring_ascii(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    return encode_container(value)
+
+
+def encode_container(value: "Any") -> str:
+    """Return the JSON text of a list or a dictionary. Raises TypeError on anything else."""
+    if hasattr(value, "append"):
+        return "[" + ",".join([encode(item) for item in value]) + "]"
+    if hasattr(value, "items"):
+        return "{" + ",".join([f"{encode(name)}:{encode(item)}" for name, item in value.items()]) + "}"
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+class Model:
+    """One HTTP/1.1 request per call, over a Unix socket or TCP."""
+
+    def __init__(self, base_url: str, token: str, config: "dict[str, Any]") -> None:
         scheme, _, rest = base_url.partition("://")
         address, _, prefix = rest.partition("/")
         if scheme != "http":
@@ -43,11 +95,12 @@ class Model:
         host, _, port = address.partition(":")
         self.host, self.port = host, int(port or 80)
         self.path = ("/" + prefix).rstrip("/") + "/v1/messages"
-        self.token, self.timeout_s, self.retry_s = token, timeout_s, retry_s
+        self.token, self.socket_path = token, config["socket"]
+        self.timeout_s, self.retry_s = config["model_timeout_s"], config["retry_s"]
 
     def ask(self, body: "dict[str, Any]") -> "dict[str, Any]":
         """Return the message; connection loss and passing faults are tried again for a while."""
-        data = json.dumps(body).encode()
+        data = encode(body).encode()
         deadline = time.monotonic() + self.retry_s
         delay = 0.2
         while True:
@@ -56,7 +109,7 @@ class Model:
             except (OSError, ValueError) as error:
                 status, answer = RETRIED[0], f"{type(error).__name__}: {error}".encode()
             if status == OK:
-                return json.loads(answer)
+                return decode(answer.decode())
             if status not in RETRIED or time.monotonic() + delay > deadline:
                 raise ModelError(f"status {status}: {answer[:500].decode(errors='replace')}")
             time.sleep(delay)
@@ -69,12 +122,29 @@ class Model:
             "anthropic-version: 2023-06-01\r\ncontent-type: application/json\r\nUser-Agent: synth-mini\r\n"
             f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
         )
-        with socket.create_connection((self.host, self.port), timeout=self.timeout_s) as connection:
+        received = bytearray()
+        connection = self.connect()
+        try:
             connection.sendall(head.encode() + data)
-            received = bytearray()
             while chunk := connection.recv(65536):
                 received += chunk
+        finally:
+            connection.close()
         return read_response(bytes(received))
+
+    def connect(self) -> "_socket.socket":
+        """Return a connection. Raises OSError."""
+        family, kind, protocol, address = _socket.AF_UNIX, _socket.SOCK_STREAM, 0, self.socket_path
+        if self.socket_path is None:
+            family, kind, protocol, _, address = _socket.getaddrinfo(self.host, self.port, 0, _socket.SOCK_STREAM)[0]
+        connection = _socket.socket(family, kind, protocol)
+        connection.settimeout(self.timeout_s)
+        try:
+            connection.connect(address)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def read_response(data: bytes) -> "tuple[int, bytes]":
@@ -113,52 +183,62 @@ def unchunk(data: bytes) -> bytes:
 def run_command(command: str, timeout_s: float, environment: "dict[str, str]") -> "tuple[int, str]":
     """Return exit code and output of a shell command; past its time its whole process group is killed."""
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    process = subprocess.Popen(
-        [shell, "-c", command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
-    kept, ended = read_output(process, time.monotonic() + timeout_s)
-    if not ended:
+    reader, writer = os.pipe()
+    try:
+        pid = os.posix_spawn(
+            shell,
+            [shell, "-c", command],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writer, 1),
+                (os.POSIX_SPAWN_DUP2, writer, 2),
+            ],
+            setsid=True,
+            setsigdef=IGNORED,
+        )
+    finally:
+        os.close(writer)
+    kept, status = read_output(pid, reader, time.monotonic() + timeout_s)
+    if status is None:
         # The shell is not reaped yet, so its group exists.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        os.killpg(pid, SIGKILL)
+        os.waitpid(pid, 0)
         kept += f"\ntime-out after {timeout_s:g} s".encode()
         return KILLED, kept.decode(errors="replace")
-    code = process.returncode
-    return (128 - code if code < 0 else code), kept.decode(errors="replace")
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return code, kept.decode(errors="replace")
 
 
-def read_output(process: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytearray, bool]":
-    """Read until the shell has ended; what it left running in the background may keep the pipe open."""
-    pipe = process.stdout
-    if pipe is None:
-        raise ValueError("the output is not piped")
-    os.set_blocking(pipe.fileno(), False)
+def read_output(pid: int, reader: int, deadline: float) -> "tuple[bytearray, int | None]":
+    """Read until the shell has ended; what it left running in the background may keep the pipe open.
+
+    Returns what was kept, and the shell's wait status; None when it had not ended by ``deadline``.
+    """
+    os.set_blocking(reader, False)
     kept = bytearray()
     open_pipe = True
-    while True:
-        ended = process.poll() is not None
-        while open_pipe:
-            try:
-                chunk = os.read(pipe.fileno(), 65536)
-            except BlockingIOError:
-                break
-            open_pipe = bool(chunk)
-            kept += chunk[: max(0, KEPT_BYTES - len(kept))]
-            if time.monotonic() > deadline:
-                break
-        left = deadline - time.monotonic()
-        if ended or left <= 0:
-            pipe.close()
-            return kept, ended
-        if open_pipe:
-            select.select([pipe], [], [], min(left, 0.05))
-        else:
-            time.sleep(min(left, 0.005))
+    try:
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            while open_pipe:
+                try:
+                    chunk = os.read(reader, 65536)
+                except BlockingIOError:
+                    break
+                open_pipe = bool(chunk)
+                kept += chunk[: max(0, KEPT_BYTES - len(kept))]
+                if time.monotonic() > deadline:
+                    break
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                return kept, status if ended else None
+            if open_pipe:
+                select.select([reader], [], [], min(left, 0.05))
+            else:
+                time.sleep(min(left, 0.005))
+    finally:
+        os.close(reader)
 
 
 def tool_result(exit_code: int, output: str, limit: int) -> str:
@@ -184,7 +264,7 @@ class Agent:
     def add(self, role: str, content: "Any") -> None:
         """Append a message and log it."""
         self.messages.append({"role": role, "content": content})
-        self.trajectory.write(json.dumps(self.messages[-1], ensure_ascii=False) + "\n")
+        self.trajectory.write(encode(self.messages[-1]) + "\n")
         self.trajectory.flush()
 
     def run(self, instruction: str) -> int:
@@ -248,12 +328,12 @@ def read_instruction(config: "dict[str, Any]", arguments: "list[str]") -> str:
 def main(arguments: "list[str]") -> int:
     """Run the agent; returns the exit code."""
     with open(arguments[0], encoding="utf-8") as file:
-        config = json.load(file)
+        config = decode(file.read())
     instruction = read_instruction(config, arguments[1:])
     os.makedirs(config["logs"], exist_ok=True)
     with open(os.path.join(config["logs"], "trajectory.jsonl"), "w", encoding="utf-8") as trajectory:
         base_url, token = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_AUTH_TOKEN"]
-        agent = Agent(config, Model(base_url, token, config["model_timeout_s"], config["retry_s"]), trajectory)
+        agent = Agent(config, Model(base_url, token, config), trajectory)
         try:
             code, reason = agent.run(instruction), ""
         except (ModelError, KeyError, TypeError, ValueError) as error:
@@ -262,7 +342,7 @@ def main(arguments: "list[str]") -> int:
         reason = "out of turns"
     if reason:
         print(reason, file=sys.stderr)
-    print(json.dumps({"exit_code": code, "error": reason, **agent.totals}))
+    print(encode({"exit_code": code, "error": reason, **agent.totals}))
     return code
 
 
