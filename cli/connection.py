@@ -24,6 +24,13 @@ def use_home(home: Path | None) -> None:
         os.environ["SYNTH_HOME"] = str(home)  # noqa: TID251 - the process entry point
 
 
+def use_memory_boxes() -> None:
+    """Put the boxes of this process and of those it starts into memory, unless SYNTH_BOXES says where they go."""
+    chosen = settings().memory_boxes
+    if chosen is not None and not os.environ.get("SYNTH_BOXES"):  # noqa: TID251 - the process entry point
+        os.environ["SYNTH_BOXES"] = str(chosen)  # noqa: TID251 - the process entry point
+
+
 def settings() -> "Settings":
     """Return the settings of this process's environment."""
     from resources.wiring import settings_from_environment

@@ -1,13 +1,14 @@
 """``synth demo``: the main job on one machine, resumable, left running for the UI to show."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import options, terminal
-from cli.connection import named_home, platform, settings, use_home
+from cli.connection import named_home, platform, settings, use_home, use_memory_boxes
 
 if TYPE_CHECKING:
     from cli.demo_summary import DemoResult, PeakMemory
@@ -35,6 +36,7 @@ def demo(
     report, experiments}.
     """
     use_home(home)
+    use_memory_boxes()  # some two thousand trials of tiny tasks
     try:
         with terminal.bars(shown=not as_json) as progress:
             found = _Demo(seed=seed, batches=batches, progress=progress, quiet=as_json).run()
@@ -68,9 +70,12 @@ class _Demo:
         from cli.up import up
 
         where, opened, memory = settings(), platform(), PeakMemory()
-        setup = prepare(opened, where.home, self._seed, self._batches, self._progress, self._stage)
-        self._stage("starting Synth")
-        running = up(where, detach=True, say=self._note)
+        with ThreadPoolExecutor(1) as beside:
+            # Starting takes ten seconds of waiting for processes; the base policy is made meanwhile.
+            starting = beside.submit(up, where, detach=True, say=self._note)
+            setup = prepare(opened, where.home, self._seed, self._batches, self._progress, self._stage)
+            self._stage("starting Synth")
+            running = starting.result()
         memory.watch(running)
         base, training = setup.submit(opened)
         self._await(opened, where, base, "held-out evaluation of the base policy", memory)

@@ -13,13 +13,15 @@ from sensors.loose import loose
 
 REPETITION = "repetition"
 _REPETITIONS = 3
+_INTERVAL_S = 10
+"""Each tick opens Dagster's databases; a unit whose run died waits for its lease to expire anyway."""
 _MONITORED = [*UNIT_JOBS.values(), evaluation_report_job]
 
 
 @loose.run_failure_sensor(
     monitored_jobs=_MONITORED,
     request_jobs=_MONITORED,
-    minimum_interval_seconds=5,
+    minimum_interval_seconds=_INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def run_failed(context: dg.RunFailureSensorContext, synth: SynthResource) -> dg.SkipReason | dg.RunRequest:
@@ -36,7 +38,7 @@ def run_failed(context: dg.RunFailureSensorContext, synth: SynthResource) -> dg.
 @loose.run_status_sensor(
     run_status=dg.DagsterRunStatus.CANCELED,
     monitored_jobs=_MONITORED,
-    minimum_interval_seconds=5,
+    minimum_interval_seconds=_INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
 )
 def run_cancelled(context: dg.RunStatusSensorContext, synth: SynthResource) -> dg.SkipReason:

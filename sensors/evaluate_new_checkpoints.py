@@ -12,7 +12,7 @@ from sensors.loose import loose
 _AT_ONCE = 50
 
 
-@loose.sensor(minimum_interval_seconds=5, default_status=dg.DefaultSensorStatus.RUNNING)
+@loose.sensor(minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def evaluate_new_checkpoints(context: dg.SensorEvaluationContext, synth: SynthResource) -> dg.SensorResult:
     """Accept the evaluation of each new checkpoint; ids derive from it, so that a replayed tick changes nothing."""
     platform = synth.platform()

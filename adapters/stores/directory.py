@@ -1,4 +1,4 @@
-"""A store in a local directory: ``aa/bb/<sha256>``, create-only, durable before it is named."""
+"""A store in a local directory: ``aa/<sha256>``, create-only, durable before it is named."""
 
 import contextlib
 import errno
@@ -94,7 +94,7 @@ class DirectoryStore:
         return self._path(ref.digest).as_uri()
 
     def _path(self, digest: str) -> Path:
-        return self._root / digest[:2] / digest[2:4] / digest
+        return self._root / digest[:2] / digest
 
     def _is_present(self, path: Path, size_bytes: int) -> bool:
         try:
@@ -110,11 +110,10 @@ class DirectoryStore:
         return True
 
     def _make_directory(self, directory: Path) -> None:
-        """Make ``aa/bb`` so that it survives a power cut, also when another process has just made it."""
+        """Make ``aa`` so that it survives a power cut, also when another process has just made it."""
         if directory in self._durable_directories:
             return
         directory.mkdir(parents=True, exist_ok=True)
-        _sync_directory(directory.parent)
         _sync_directory(self._root)
         self._durable_directories.add(directory)
 
