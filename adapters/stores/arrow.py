@@ -237,7 +237,7 @@ def _logprobs(datums: Sequence[Datum], runs: _Runs, ends_R: NDArray[np.int64]) -
     if np.count_nonzero(logprobs.view(np.int32)) != np.count_nonzero(kept.view(np.int32)):
         outside = int(((logprobs.view(np.int32) != 0) & ~is_trained).argmax())
         index = int(np.searchsorted(ends_R, outside, side="right"))
-        raise _refused(datums[index], index, "logprobs has a value where mask is 0", "a table keeps trained ones only")
+        raise _refused(datums[index], index, "logprobs is not +0.0 where mask is 0", "a table keeps trained ones only")
     return kept
 
 

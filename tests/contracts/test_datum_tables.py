@@ -95,7 +95,10 @@ def test_each_id_is_kept_once(tables: ArrowDatumTables) -> None:
     ("changes", "message"),
     [
         ({"target_ids": np.arange(5, dtype=np.int32) + 2000}, "not input_ids shifted by one"),
-        ({"mask": np.zeros(5, dtype=np.float32), "logprobs": np.full(5, -0.0, dtype=np.float32)}, "where mask is 0"),
+        (
+            {"mask": np.zeros(5, dtype=np.float32), "logprobs": np.full(5, -0.0, dtype=np.float32)},
+            "logprobs is not \\+0.0 where mask is 0",
+        ),
     ],
 )
 def test_what_a_table_cannot_keep_is_refused(

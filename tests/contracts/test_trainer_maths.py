@@ -180,7 +180,7 @@ async def test_the_mask_stops_prompt_tokens_whatever_their_advantage(real: Bench
 
 async def test_extreme_ratios_are_clamped_and_counted(real: Bench) -> None:
     """A log-ratio beyond 20 neither overflows nor hides."""
-    extreme = replace(row(2), logprobs=(row(2).mask * -500).astype(np.float32))
+    extreme = replace(row(2), logprobs=np.where(row(2).mask > 0, -500, 0).astype(np.float32))
     part = real.contribution(0, 0, [extreme])
     await real.trainer.begin_update(RUN, part.update_id)
     found = await real.trainer.forward_backward(RUN, part)

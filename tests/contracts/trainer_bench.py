@@ -29,7 +29,7 @@ def row(seed: int, *, length: int = 30, trial_id: str = "t") -> Datum:
     return Datum(
         input_ids=ids[:-1],
         target_ids=ids[1:],
-        logprobs=(mask * random.uniform(-7, -4, length)).astype(np.float32),
+        logprobs=np.where(mask > 0, random.uniform(-7, -4, length), 0.0).astype(np.float32),
         advantages=(mask * random.choice([-0.5, 0.25, 1.0])).astype(np.float32),
         mask=mask,
         trial_id=trial_id,
