@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from adapters.evidence_arrays import decode_calls
+from adapters.evidence_codec import encode_trial, reference
 from domain.maths.packing import pack_group
 from domain.maths.row_checks import check_rows
-from domain.maths.stitching import trajectories_of
+from domain.maths.stitching import stitch
 from domain.ports import Store
 from domain.records.canonical import digest_bytes
 from domain.records.task import ObjectRef
 from domain.records.trajectory import TokenTrajectory
-from domain.records.trial import Interaction, Purpose, StopReason
+from domain.records.trial import EvidenceRef, Interaction, Purpose, StopReason
 
 _PROMPT, _SAMPLED, _GROUP = 60, 40, 8
 _COMPACTIONS = (10, 20, 30)
@@ -128,13 +130,23 @@ def measure(groups: Sequence[Sequence[TokenTrajectory]], tables: Any) -> dict[st
     return spent
 
 
-def measure_stitching(group: Sequence[TokenTrajectory]) -> float:
-    """Return tokens per CPU second of building trajectories from interactions with growing prompts."""
-    calls = [(trajectory.trial_id, _interactions(trajectory)) for trajectory in group]
-    start = time.process_time()
-    for trial_id, own in calls:
-        trajectories_of(own, trial_id=trial_id)
-    return sum(len(trajectory.ids) for trajectory in group) / (time.process_time() - start)
+def measure_reading(group: Sequence[TokenTrajectory]) -> dict[str, int]:
+    """Return tokens per CPU second of what comes before: evidence bytes to arrays, arrays to trajectories."""
+    published = [(trajectory.trial_id, *_published(trajectory)) for trajectory in group]
+    marks = [time.process_time()]
+    decoded = [(trial_id, decode_calls(data, ref)) for trial_id, data, ref in published]
+    marks.append(time.process_time())
+    for trial_id, calls in decoded:
+        stitch(calls, trial_id=trial_id)
+    marks.append(time.process_time())
+    n_tokens = sum(len(trajectory.ids) for trajectory in group)
+    return {name: round(n_tokens / (marks[at + 1] - marks[at])) for at, name in enumerate(("decode", "stitch"))}
+
+
+def _published(trajectory: TokenTrajectory) -> tuple[bytes, EvidenceRef]:
+    calls = _interactions(trajectory)
+    data = encode_trial(trajectory.trial_id, calls)
+    return data, reference(ObjectRef(digest=digest_bytes(data), size_bytes=len(data)), calls)
 
 
 def _store(directory: str | None) -> Store:
@@ -157,6 +169,7 @@ def main() -> None:
     groups = list(_groups(options.trials))
     n_tokens = sum(len(trajectory.ids) for group in groups for trajectory in group)
     runs = [measure(groups, ArrowDatumTables(_store(options.store))) for _ in range(options.repeats)]
+    reading = [measure_reading(groups[0]) for _ in range(options.repeats)]
     totals = [sum(run.values()) for run in runs]
     cpu_s = statistics.median(totals)
     result = {
@@ -166,7 +179,7 @@ def main() -> None:
         "range_tokens_per_cpu_s": [round(n_tokens / max(totals)), round(n_tokens / min(totals))],
         "target_tokens_per_cpu_s": _TARGET,
         "phases": {phase: round(statistics.median(run[phase] for run in runs), 4) for phase in runs[0]},
-        "stitching_tokens_per_cpu_s": round(measure_stitching(groups[0])),
+        "reading_tokens_per_cpu_s": {name: statistics.median(run[name] for run in reading) for name in reading[0]},
         "store": "directory" if options.store else "digest only",
         "trials": options.trials,
         "repeats": options.repeats,
