@@ -1,6 +1,8 @@
 """``synth up``: processes that start, find each other, come back when they die, and go when they are told to."""
 
+import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from dagster._daemon import sensor as dagster_sensor_loop
 
@@ -26,13 +29,16 @@ from resources.settings import Settings, environment_of, read_settings
 from resources.wiring import connect
 from tests.fakes.platform import write_task
 
+_PID = re.compile(r"\(pid: (\d+)\)")
+"""How Dagster 1.13 names the process of a run in its events."""
 
-def wait_for(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
+
+def wait_for(what: Callable[[], bool], timeout_s: float = 90.0, pause_s: float = 0.1) -> None:
     """Wait until something is true."""
     deadline_s = time.monotonic() + timeout_s
     while not what():
         assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.1)
+        time.sleep(pause_s)
 
 
 @pytest.fixture
@@ -68,7 +74,7 @@ def _submit(settings: Settings, directory: Path) -> str:
 
 @pytest.mark.timeout(400)
 def test_up_runs_what_was_accepted_and_goes_when_told(settings: Settings, tmp_path: Path) -> None:
-    """One start: an evaluation succeeds, a killed model process and a killed daemon come back, and nothing stays."""
+    """One start: an evaluation succeeds in forked runs, a killed model process and daemon come back, nothing stays."""
     said: list[str] = []
     running = up(settings, detach=True, say=said.append)
     assert running.ready
@@ -78,8 +84,10 @@ def test_up_runs_what_was_accepted_and_goes_when_told(settings: Settings, tmp_pa
     assert "already up" in said[-1]
 
     experiment = _submit(settings, tmp_path / "tasks")
-    wait_for(lambda: _state(settings, experiment).is_terminal())
+    parents: dict[int, psutil.Process] = {}
+    wait_for(lambda: _note_parents(running, parents) or _state(settings, experiment).is_terminal(), pause_s=0.02)
     assert _state(settings, experiment) is ExperimentState.SUCCEEDED
+    _assert_forked(running, parents, _run_processes(running, experiment))
 
     for name in ("model", "daemon"):
         os.kill(running.services[name].pid, signal.SIGKILL)
@@ -93,6 +101,48 @@ def test_up_runs_what_was_accepted_and_goes_when_told(settings: Settings, tmp_pa
     assert not any(identity.lives() for identity in found.services.values())
     assert not (settings.run / "up.json").exists()
     assert not down(settings)
+
+
+def _note_parents(running: Up, parents: dict[int, psutil.Process]) -> bool:
+    """Note the parent of every process below the code server; False, since nobody knows when that is enough."""
+    for child in psutil.Process(running.services["code"].pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = child.parent()
+            if parent is not None:
+                parents[child.pid] = parent
+    return False
+
+
+def _run_processes(running: Up, experiment: str) -> set[int]:
+    """Return the processes in which the runs of an experiment worked, by Dagster's own event log."""
+    query = """query Runs($tags: [ExecutionTag!]) { runsOrError(filter: {tags: $tags}) { ... on Runs { results {
+        eventConnection { events { ... on MessageEvent { message } } } } } } }"""
+    variables = {"tags": [{"key": "experiment", "value": experiment}]}
+    answer = httpx.post(
+        f"{running.ui}/graphql", json={"query": query, "variables": variables}, trust_env=False, timeout=30
+    )
+    runs = answer.json()["data"]["runsOrError"]["results"]
+    found = [
+        {int(pid) for event in run["eventConnection"]["events"] for pid in _PID.findall(event.get("message", ""))}
+        for run in runs
+    ]
+    assert len(found) == 2, "a unit and its report"
+    assert all(len(pids) == 1 for pids in found), "one process for each run"
+    return set[int]().union(*found)
+
+
+def _assert_forked(running: Up, parents: dict[int, psutil.Process], runs: set[int]) -> None:
+    """Each run's parent is the fork server below the code server, and that one had imported the graph before."""
+    assert runs <= parents.keys(), "runs are started elsewhere than below the code server"
+    servers = {parents[run].pid for run in runs}
+    assert len(servers) == 1
+    server = psutil.Process(servers.pop())
+    assert server.ppid() == running.services["code"].pid
+    assert "multiprocessing.forkserver" in " ".join(server.cmdline())
+    mapped = {Path(entry.path).name for entry in server.memory_maps()}
+    # Multiprocessing passes over a preload that fails; what the graph imports is mapped only when it did not.
+    assert any(name.startswith("_pydantic_core") for name in mapped)
+    assert server.num_threads() == 1, "forking a process with threads is not safe"
 
 
 def _revived(settings: Settings, before: Up, names: tuple[str, ...]) -> bool:
