@@ -111,7 +111,7 @@ def checkpoints(experiment: options.ExperimentId, *, as_json: options.Json = Fal
     opened = platform()
     found = inspection.show(opened, experiment).checkpoints
     if as_json:
-        lineages = [inspection.checkpoint_lineage(opened, item.checkpoint_id) for item in found]
+        lineages = [inspection.checkpoint_lineage(opened, item.checkpoint_id, training_id=experiment) for item in found]
         terminal.emit({"checkpoints": lineages})
     else:
         views.checkpoints(found)

@@ -28,7 +28,8 @@ def evaluate_new_checkpoints(context: dg.SensorEvaluationContext, synth: SynthRe
     for record in found.records:
         metadata: Mapping[str, Any] = record.asset_materialization.metadata if record.asset_materialization else {}
         if "checkpoint" in metadata:
-            evaluation = evaluate_checkpoint(platform, str(metadata["checkpoint"].value))
+            checkpoint, training = (str(metadata[name].value) for name in ("checkpoint", "experiment"))
+            evaluation = evaluate_checkpoint(platform, checkpoint, training_id=training)
             accepted += [evaluation.experiment.experiment_id] if evaluation and evaluation.created else []
         cursor = str(record.storage_id)
     reason = f"accepted {', '.join(accepted)}; the dispatcher launches them" if accepted else "no new checkpoint is due"

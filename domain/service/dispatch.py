@@ -15,6 +15,7 @@ from domain.records.experiment import (
 from domain.records.model import UpdateState
 from domain.records.profile import Plan
 from domain.service.accept import Accepted, Submission, accept, admit_unit, derived_id
+from domain.service.inspection import checkpoint_of
 from domain.service.platform import Platform
 
 MAX_GENERATIONS = 50
@@ -108,11 +109,11 @@ def evaluate_checkpoint(
     Args:
         platform: the ports.
         checkpoint_id: names the weights.
-        training_id: the training it is evaluated for; two trainings may reach the same weights.
+        training_id: the training it is evaluated for; two trainings may reach the same weights, hence the same id.
         is_last: whether the training ends with it, whatever its batch.
     """
     with platform.ledger.snapshot() as tx:
-        checkpoint = tx.updates.checkpoint(checkpoint_id)
+        checkpoint = checkpoint_of(tx, checkpoint_id, training_id)
         training = tx.experiments.get(training_id or checkpoint.experiment_id)
     plan = training.spec.plan
     is_last = is_last or checkpoint.next_batch >= plan.batches

@@ -110,15 +110,38 @@ async def transcript(platform: Platform, trial_id: str) -> Transcript:
     return Transcript(trial=trial, assessments=assessments, interactions=interactions)
 
 
-def checkpoint_lineage(platform: Platform, checkpoint_id: str) -> CheckpointLineage:
-    """Return what fed a checkpoint and what used it. Raises NotFoundError."""
+def checkpoint_of(tx: Transaction, checkpoint_id: str, training_id: str | None) -> Checkpoint:
+    """Return a checkpoint as a training made it; without one, as the first that reached these weights did.
+
+    Two trainings from the same seeds reach the same weights, and an id names weights.
+
+    Raises:
+        NotFoundError: it is not in the ledger, or the training did not make it.
+    """
+    if training_id is None:
+        return tx.updates.checkpoint(checkpoint_id)
+    for item in reversed(tx.updates.checkpoints(training_id)):
+        if item.checkpoint_id == checkpoint_id:
+            return item
+    raise NotFoundError(
+        f"{training_id} made no checkpoint {checkpoint_id}", hint=f"synth run checkpoints {training_id}"
+    )
+
+
+def checkpoint_lineage(platform: Platform, checkpoint_id: str, *, training_id: str | None = None) -> CheckpointLineage:
+    """Return what fed a checkpoint of a training and what used it. Raises NotFoundError.
+
+    The evaluations that another training asked for of the same weights are that training's.
+    """
     with platform.ledger.snapshot() as tx:
-        checkpoint = tx.updates.checkpoint(checkpoint_id)
+        checkpoint = checkpoint_of(tx, checkpoint_id, training_id)
         groups = [group for group, table in tx.trials.groups(checkpoint.unit) if table is not None]
         users = [
             item.experiment_id
             for item in tx.experiments.all(limit=10_000)
-            if item.spec.policy is not None and item.spec.policy.name == checkpoint.version.name
+            if item.spec.policy is not None
+            and item.spec.policy.name == checkpoint.version.name
+            and item.spec.source in {None, checkpoint.experiment_id}
         ]
     members = [member for group in groups for member in group.members]
     return CheckpointLineage(
