@@ -1,4 +1,4 @@
-"""Two trainings in one home that reach the same weights, hence the same checkpoint id: nothing of one is the other's."""
+"""Two trainings of one home that reach the same weights, hence the same checkpoint id, are not mixed up."""
 
 from dataclasses import replace
 
@@ -132,14 +132,18 @@ def test_each_training_has_its_own_evaluation_of_shared_weights(graph: Graph, ch
 
 
 def test_lineage_of_shared_weights_is_the_trainings_own(graph: Graph, checkpoint: str) -> None:
-    """What fed a checkpoint and what used it are asked of one training."""
-    graph.tick(evaluate_new_checkpoints)
-    for training in TRAININGS:
+    """What fed a checkpoint and what used it are asked of one training; what no training asked for is both's."""
+    with graph.platform.ledger.begin() as tx:
+        version = tx.updates.checkpoint(checkpoint).version
+        made = tx.experiments.get(TRAININGS[0])
+        for name, source in (("evl-a", TRAININGS[0]), ("evl-b", TRAININGS[1]), ("evl-c", None)):
+            spec = replace(made.spec, kind=ExperimentKind.EVALUATION, policy=version, source=source)
+            tx.experiments.add(replace(made, experiment_id=name, spec=spec, spec_digest=digest_of(spec)), None)
+    for training, own in zip(TRAININGS, ("evl-a", "evl-b"), strict=True):
         lineage = checkpoint_lineage(graph.platform, checkpoint, training_id=training)
-        (evaluation,) = evaluations_of(graph.platform, training)
         assert lineage.trials == (f"trial-of-{training}",)
         assert lineage.checkpoint.experiment_id == training
-        assert lineage.used_by == (evaluation.experiment_id,)
+        assert set(lineage.used_by) == {own, "evl-c"}
     assert checkpoint_lineage(graph.platform, checkpoint).checkpoint.experiment_id == TRAININGS[0]
     with pytest.raises(NotFoundError, match="trn-nobody made no checkpoint"):
         checkpoint_lineage(graph.platform, checkpoint, training_id="trn-nobody")
