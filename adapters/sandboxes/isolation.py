@@ -88,13 +88,26 @@ def bubblewrap(
     *,
     environment_fd: int,
     status_fd: int | None = None,
+    gate_fd: int | None = None,
     userns_fd: int | None = None,
 ) -> list[str]:
-    """Return the command line that runs ``inner`` inside ``mounts``; the three descriptors are passed on."""
+    """Return the command line that runs ``inner`` inside ``mounts``; the descriptors are passed on.
+
+    Args:
+        way: how the box gets its users.
+        mounts: host paths.
+        inner: what runs.
+        environment_fd: holds :func:`environment_script`.
+        status_fd: bubblewrap says there who process 1 is, and its exit code.
+        gate_fd: process 1 waits for a byte there before it runs anything.
+        userns_fd: the box's user namespace, ``range`` alone.
+    """
     argv = ["bwrap", "--die-with-parent", "--new-session", "--as-pid-1"]
     argv += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--hostname", "box"]
     if status_fd is not None:
         argv += ["--json-status-fd", str(status_fd)]
+    if gate_fd is not None:
+        argv += ["--block-fd", str(gate_fd)]
     argv += _mount_arguments(mounts)
     if way == "single":
         argv += ["--unshare-user", "--uid", str(inner.uid), "--gid", str(inner.uid), "--cap-drop", "ALL"]

@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from adapters.sandboxes.cgroups import Groups, find_groups
 from adapters.sandboxes.isolation import SKELETON_LAYOUT, TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
 from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
@@ -29,9 +30,12 @@ class LocalSandbox:
         scratch: directory of this machine for boxes; several processes may share it.
         proxy_socket: Unix socket of the model proxy, reachable only in boxes with model access.
         way: how boxes get their users; None: the first that works here (see ``isolation``).
+        use_groups: whether control groups hold the limits where this process may make any.
     """
 
-    def __init__(self, scratch: Path, proxy_socket: Path | None, *, way: Way | None = None) -> None:
+    def __init__(
+        self, scratch: Path, proxy_socket: Path | None, *, way: Way | None = None, use_groups: bool = True
+    ) -> None:
         self._scratch = scratch
         self._boxes = scratch / "boxes"
         self._skeleton = scratch / f"skeleton-{SKELETON_LAYOUT}"
@@ -39,6 +43,8 @@ class LocalSandbox:
         self._wanted_way: Way | None = way
         self._way: Way | None = None
         self._choosing = asyncio.Lock()
+        self._use_groups = use_groups
+        self._groups: Groups | None = None
 
     @property
     def name(self) -> str:
@@ -83,7 +89,12 @@ class LocalSandbox:
                 remove_box(directory)
                 raise
         return LocalBox(
-            spec=spec, directory=directory, skeleton=self._skeleton, way=way, proxy_socket=self._proxy_socket
+            spec=spec,
+            directory=directory,
+            skeleton=self._skeleton,
+            way=way,
+            proxy_socket=self._proxy_socket,
+            groups=self._groups,
         )
 
     def _make(self, directory: Path, spec: BoxSpec, way: Way) -> None:
@@ -113,6 +124,8 @@ class LocalSandbox:
                 self._scratch.mkdir(parents=True, exist_ok=True)
                 self._boxes.mkdir(mode=0o700, exist_ok=True)
                 await asyncio.to_thread(write_skeleton, self._skeleton)
+                if self._use_groups:
+                    self._groups = await asyncio.to_thread(find_groups)
                 self._way = await choose_way(self._scratch, self._skeleton, self._wanted_way)
             return self._way
 
@@ -129,6 +142,8 @@ class LocalSandbox:
         end_orphans(self._boxes, lambda name: name in names or not (self._boxes / name).exists())
         for directory in over:
             remove_box(directory)
+        if (groups := find_groups()) is not None:
+            groups.sweep()
         return tuple(directory.name for directory in over)
 
 

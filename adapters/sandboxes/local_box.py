@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import tarfile
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
+from adapters.sandboxes.cgroups import Group, Groups
 from adapters.sandboxes.isolation import (
     HOST_ID_BASE,
     PROXY_PORT,
@@ -43,7 +45,18 @@ _DOWNLOAD_MB = 2048
 class LocalBox:
     """A box. Commands run one after another; nothing of a command is alive when it has returned."""
 
-    def __init__(self, *, spec: BoxSpec, directory: Path, skeleton: Path, way: Way, proxy_socket: Path | None) -> None:
+    def __init__(
+        self,
+        *,
+        spec: BoxSpec,
+        directory: Path,
+        skeleton: Path,
+        way: Way,
+        proxy_socket: Path | None,
+        groups: Groups | None,
+    ) -> None:
+        self._groups = groups
+        self._group = None if groups is None else groups.take(spec.limits)
         self._spec = spec
         self._directory = directory
         self._root = directory / "root"
@@ -51,7 +64,7 @@ class LocalBox:
         self._way: Way = way
         self._proxy_socket = proxy_socket if spec.model_access else None
         self._lock = asyncio.Lock()
-        self._supervisor = Supervisor(spec.limits, self._root)
+        self._supervisor = Supervisor(spec.limits, self._root, self._group)
         self._userns: int | None = None
         self._child: Child | None = None
         self._cpu_s = 0.0
@@ -89,6 +102,8 @@ class LocalBox:
 
     async def _result(self, ended: Ended) -> CommandResult:
         limit = ended.limit_exceeded
+        if limit is None and self._group is not None and ended.exit_code != 0:
+            limit = self._group.broken()
         if limit is None and ended.duration_s > 1.0 and await self._supervisor.disk_is_full():
             limit = "disk"
         return CommandResult(
@@ -132,6 +147,7 @@ class LocalBox:
         status_read, status_write = os.pipe()
         descriptors.keep(status_write)
         environment = descriptors.keep(memory_file(environment_script(inner), "environment"))
+        gate = self._gate(descriptors)
         stdin = descriptors.keep(memory_file(command.stdin, "stdin")) if command.stdin else subprocess.DEVNULL
         argv = bubblewrap(
             self._way,
@@ -139,9 +155,10 @@ class LocalBox:
             inner,
             environment_fd=environment,
             status_fd=status_write,
+            gate_fd=gate[0] if gate else None,
             userns_fd=self._userns,
         )
-        passed = [status_write, environment, *([] if self._userns is None else [self._userns])]
+        passed = [status_write, environment, *gate[:1], *([] if self._userns is None else [self._userns])]
         try:
             process = subprocess.Popen(  # noqa: S603 - bubblewrap is the wall; no shell of the host reads argv
                 argv,
@@ -153,9 +170,27 @@ class LocalBox:
                 cwd="/",
             )
         except BaseException:
-            os.close(status_read)
+            for descriptor in (status_read, *gate[1:]):
+                os.close(descriptor)
             raise
-        return Child(process, status_read, limits.output_bytes)
+        admit = partial(self._admit, gate[1]) if gate else None
+        return Child(process, status_read, limits.output_bytes, on_pid=admit)
+
+    def _gate(self, descriptors: Descriptors) -> tuple[int, ...]:
+        """Return both ends of what holds process 1 back until it is in its group; empty without one."""
+        if self._group is None:
+            return ()
+        reader, writer = os.pipe()
+        descriptors.keep(reader)
+        return reader, writer
+
+    def _admit(self, gate: int, pid: int) -> None:
+        try:
+            if self._group is not None:
+                self._group.admit(pid)
+            os.write(gate, b"1")
+        finally:
+            os.close(gate)
 
     def _mounts(self, command: Command, uid: int) -> Mounts:
         user = command.user
@@ -247,7 +282,7 @@ class LocalBox:
     async def stats(self) -> BoxStats:
         """Return consumption: CPU seconds of ended commands, and the largest memory seen."""
         peak = max(self._peak_memory_bytes, self._supervisor.peak_memory_bytes)
-        return BoxStats(cpu_s=self._cpu_s, peak_memory_bytes=peak, limits_enforced_by=limits_enforced_by())
+        return BoxStats(cpu_s=self._cpu_s, peak_memory_bytes=peak, limits_enforced_by=limits_enforced_by(self._group))
 
     async def destroy(self) -> None:
         """End every process and remove everything; twice is fine."""
@@ -259,19 +294,23 @@ class LocalBox:
                 os.close(self._userns)
                 self._userns = None
             await asyncio.to_thread(remove_box, self._directory)
+            if self._groups is not None and self._group is not None:
+                self._groups.give_back(self._group)
+                self._group = None
 
     def _check_alive(self) -> None:
         if self._destroyed or not self._root.is_dir():
             raise SandboxError(f"box {self._spec.box_id} is destroyed", hint="create a new box")
 
 
-def limits_enforced_by() -> dict[str, str]:
+def limits_enforced_by(group: Group | None) -> dict[str, str]:
     """Return limit -> mechanism; ``none`` where nothing enforces it."""
+    kernel = None if group is None else group.kind
     return {
         "time": "kill of the pid namespace",
         "output": "pipe reader",
-        "memory": "supervisor",
-        "processes": "rlimit and supervisor",
+        "memory": kernel or "supervisor",
+        "processes": kernel or "rlimit and supervisor",
         "disk": "rlimit of a file and supervisor",
         "network": "own network namespace: loopback only",
         "cpus": "none",

@@ -104,14 +104,34 @@ class Drain:
 class Child:
     """A bubblewrap process and the box's process 1 below it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], status: int, output_bytes: int) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        status: int,
+        output_bytes: int,
+        *,
+        on_pid: Callable[[int], None] | None = None,
+    ) -> None:
+        """Follow a bubblewrap that was started.
+
+        Args:
+            process: bubblewrap.
+            status: what it writes its status to; closed in the end.
+            output_bytes: kept of each output.
+            on_pid: called once with the box's process 1, while that waits to run the command.
+        """
         self._process = process
         self._status = status
+        self._said = b""
+        self._on_pid = on_pid
         self._started_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._pidfd = os.pidfd_open(process.pid)
         self._loop.add_reader(self._pidfd, self._ended.set)
+        os.set_blocking(status, False)
+        if on_pid is not None:
+            self._loop.add_reader(status, self._hear)
         stdout, stderr = process.stdout, process.stderr
         if stdout is None or stderr is None:
             raise ValueError("output pipes are required")
@@ -126,6 +146,17 @@ class Child:
     def pid(self) -> int:
         """Process id of bubblewrap."""
         return self._process.pid
+
+    def _hear(self) -> None:
+        """Read bubblewrap's status up to the box's process 1."""
+        with suppress(BlockingIOError):
+            self._said += os.read(self._status, _CHUNK)
+        pid = _status_of(self._said).get("child-pid")
+        if self._on_pid is not None and (pid is not None or self._ended.is_set()):
+            self._loop.remove_reader(self._status)
+            on_pid, self._on_pid = self._on_pid, None
+            if pid is not None:
+                on_pid(pid)
 
     async def wait(self, timeout_s: float, watch: Callable[["Child"], Coroutine[Any, Any, None]]) -> Ended:
         """Wait for the end, with ``watch`` beside it; kill on time-out and on cancellation."""
@@ -172,14 +203,17 @@ class Child:
             await self._ended.wait()
 
     def _collect(self) -> Ended:
-        self._loop.remove_reader(self._pidfd)
+        for descriptor in (self._pidfd, self._status):
+            self._loop.remove_reader(descriptor)
         os.close(self._pidfd)
+        with os.fdopen(self._status, "rb") as stream:
+            self._said += stream.read() or b""
         _, status, usage = os.wait4(self.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         stdout, stderr = self._stdout.finish(), self._stderr.finish()
         return Ended(
             exit_code=self._process.returncode,
-            ran=_ran(self._status),
+            ran="exit-code" in _status_of(self._said),
             stdout=stdout,
             stderr=stderr,
             n_dropped_bytes=self._stdout.n_dropped + self._stderr.n_dropped,
@@ -204,16 +238,13 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
 
 
-def _ran(status: int) -> bool:
-    """Say whether bubblewrap's status holds an exit code, which it writes only when the command was started."""
-    chunks: list[bytes] = []
-    with os.fdopen(status, "rb") as stream:
-        chunks.append(stream.read(_CHUNK))
-    for line in b"".join(chunks).splitlines():
+def _status_of(said: bytes) -> dict[str, int]:
+    """Return what bubblewrap has said; ``exit-code`` is there only when the command was started."""
+    found: dict[str, int] = {}
+    for line in said.splitlines():
         with suppress(ValueError):
-            if "exit-code" in json.loads(line):
-                return True
-    return False
+            found.update(json.loads(line))
+    return found
 
 
 def children_of(pid: int) -> list[int]:

@@ -1,7 +1,9 @@
-"""Limits without control groups: samples the box's process tree and directory, and ends what breaks a limit.
+"""Watches a box's process tree and directory, and ends what breaks a limit.
 
-Between two samples a command can exceed memory by what it allocates in that time; processes are bounded by the
-kernel as well (RLIMIT_NPROC in the box's own user namespace), and single files by RLIMIT_FSIZE.
+Where the box has a control group, the kernel holds memory and processes, and this only ends what went on regardless.
+Without one, this is the limit: between two samples a command can exceed memory by what it allocates in that time;
+processes are bounded by the kernel as well (RLIMIT_NPROC in the box's own user namespace), and single files by
+RLIMIT_FSIZE.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapters.sandboxes.cgroups import Group
 from adapters.sandboxes.process import Child, children_of
 from domain.ports import Limits
 
@@ -76,9 +79,10 @@ def measure_directory(directory: str) -> tuple[int, int]:
 class Supervisor:
     """Watches the commands of one box."""
 
-    def __init__(self, limits: Limits, root: Path) -> None:
+    def __init__(self, limits: Limits, root: Path, group: Group | None) -> None:
         self._limits = limits
         self._root = root
+        self._group = group
         self.peak_memory_bytes = 0
 
     async def watch(self, child: Child) -> None:
@@ -97,6 +101,9 @@ class Supervisor:
     def _check_tree(self, child: Child) -> None:
         use = measure_tree(child.pid)
         self.peak_memory_bytes = max(self.peak_memory_bytes, use.memory_bytes)
+        broken = None if self._group is None else self._group.broken()
+        if broken is not None:
+            child.kill(broken)
         if self._limits.memory_mb is not None and use.memory_bytes > self._limits.memory_mb * _MB:
             child.kill("memory")
         if self._limits.processes is not None and use.n_threads >= self._limits.processes:

@@ -32,9 +32,11 @@ class Case:
     keeps_links: bool = False
 
 
-async def local_sandbox(scratch: Path, proxy_socket: Path | None = None, way: Way | None = None) -> LocalSandbox:
+async def local_sandbox(
+    scratch: Path, proxy_socket: Path | None = None, way: Way | None = None, *, use_groups: bool = True
+) -> LocalSandbox:
     """Return a local sandbox; without bubblewrap the test is skipped on a laptop and fails in CI."""
-    sandbox = LocalSandbox(scratch, proxy_socket, way=way)
+    sandbox = LocalSandbox(scratch, proxy_socket, way=way, use_groups=use_groups)
     try:
         probe = await sandbox.create(spec())
     except SandboxError as error:
@@ -52,7 +54,8 @@ async def make_case(kind: str, scratch: Path) -> Case:
     if kind == "scripted":
         return Case(sandbox=ScriptedSandbox())
     way: Way | None = "single" if kind == "local-single" else None
-    return Case(sandbox=await local_sandbox(scratch, way=way), runs_programs=True, keeps_links=True)
+    sandbox = await local_sandbox(scratch, way=way, use_groups=kind != "local-supervised")
+    return Case(sandbox=sandbox, runs_programs=True, keeps_links=True)
 
 
 def spec(

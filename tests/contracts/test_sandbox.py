@@ -23,7 +23,7 @@ from tests.contracts.sandboxes import (
     special,
 )
 
-ALL = ("memory", "scripted", "local", "local-single")
+ALL = ("memory", "scripted", "local", "local-single", "local-supervised")
 
 
 @pytest.fixture(params=ALL)
