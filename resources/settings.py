@@ -157,7 +157,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_PROXY_PORT": str(settings.proxy_port),
         "SYNTH_MAX_CONCURRENT_RUNS": str(settings.max_concurrent_runs),
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
-        "SYNTH_BOXES": str(settings.boxes),
+        "SYNTH_BOXES": str(settings.box_directory or ""),
     }
 
 
