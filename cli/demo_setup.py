@@ -36,10 +36,14 @@ class Setup:
         """Accept the base policy's evaluation and the training, or return those that were accepted before."""
         from domain.records.experiment import ExperimentKind
 
-        return (
-            self._accept(platform, ExperimentKind.EVALUATION, self.held_out, self.eval_plan),
-            self._accept(platform, ExperimentKind.TRAINING, self.practice, self.train_plan),
-        )
+        base = self._accept(platform, ExperimentKind.EVALUATION, self.held_out, self.eval_plan)
+        return base, self.submit_training(platform)
+
+    def submit_training(self, platform: "Platform") -> "Experiment":
+        """Accept the training, or return the one that was accepted before."""
+        from domain.records.experiment import ExperimentKind
+
+        return self._accept(platform, ExperimentKind.TRAINING, self.practice, self.train_plan)
 
     def _accept(self, platform: "Platform", kind: object, task_set: str, plan: "Plan") -> "Experiment":
         from domain.records.canonical import digest_of

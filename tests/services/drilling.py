@@ -6,6 +6,7 @@ Used by the drill test (few kills) and by ``tests/benchmarks/drill.py`` (twenty)
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,8 +45,11 @@ class DrillPlan:
     batches: int
     groups: int = 3
     attempts: int = 4
+    """Of the coins."""
     seed: int = 0
     timeout_s: float = 900.0
+    pauses_s: tuple[float, float] = (0.2, 3.0)
+    """Between two kills, drawn evenly from this range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +70,11 @@ class Books:
     wall_s: float
 
 
-def drill(settings: Settings, tasks: Path, plan: DrillPlan) -> Books:
+def drill(settings: Settings, submit: Callable[[Platform], Experiment], plan: DrillPlan) -> Books:
     """Run a training through ``synth up`` while its processes are killed, and read the books."""
     started_s = time.monotonic()
     platform = connect(settings)
-    experiment = _submit(platform, tasks, plan)
+    experiment = submit(platform)
     running = up(settings, detach=True)
     try:
         kills = _kill_at_random(platform, experiment, running, plan)
@@ -80,12 +84,13 @@ def drill(settings: Settings, tasks: Path, plan: DrillPlan) -> Books:
     return _books(platform, settings, ended, kills, time.monotonic() - started_s)
 
 
-def _submit(platform: Platform, tasks: Path, plan: DrillPlan) -> Experiment:
+def submit_coins(platform: Platform, tasks: Path, plan: DrillPlan) -> Experiment:
+    """Accept a training of a tiny policy on tasks that pay by chance: many batches in little time."""
     for number in range(plan.groups):
         write_task(tasks, f"coin{number}", test=_RANDOM_REWARD)
     publish_task_set(platform, parse_reference("team/coins@v1", field="drill"), str(tasks))
     conversations = demonstrations()
-    base = asyncio.run(make_base_policy(platform, TINY_RECIPE, conversations, (BASH,), _silent))
+    base = asyncio.run(make_base_policy(platform, TINY_RECIPE, conversations, (BASH,), silent))
     profile = read_profile(Path(__file__).resolve().parents[2] / "examples" / "agent.json")
     submission = Submission(
         kind=ExperimentKind.TRAINING,
@@ -104,8 +109,8 @@ def _submit(platform: Platform, tasks: Path, plan: DrillPlan) -> Experiment:
     return accept(platform, submission).experiment
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
-    return
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Report no progress."""
 
 
 def _kill_at_random(platform: Platform, experiment: Experiment, running: Up, plan: DrillPlan) -> dict[str, int]:
@@ -113,7 +118,7 @@ def _kill_at_random(platform: Platform, experiment: Experiment, running: Up, pla
     kills: dict[str, int] = dict.fromkeys(VICTIMS, 0)
     deadline_s = time.monotonic() + plan.timeout_s
     while sum(kills.values()) < plan.n_kills and time.monotonic() < deadline_s:
-        time.sleep(dice.uniform(0.2, 3.0))
+        time.sleep(dice.uniform(*plan.pauses_s))
         if _state(platform, experiment.experiment_id).is_terminal():
             break
         victim = dice.choice(VICTIMS)

@@ -8,7 +8,7 @@ from cli.readiness import free_port
 from domain.records.experiment import ExperimentState
 from domain.records.model import UpdateState
 from resources.wiring import settings_from_environment
-from tests.services.drilling import DrillPlan, drill
+from tests.services.drilling import DrillPlan, drill, submit_coins
 
 
 @pytest.mark.drill
@@ -17,7 +17,8 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path, mo
     """Six SIGKILLs of run, model process and daemon: each attempt has one trial and each step happened once."""
     monkeypatch.setenv("SYNTH_UI_PORT", str(free_port("127.0.0.1", 24100)))
     settings = settings_from_environment(tmp_path / "home")
-    books = drill(settings, tmp_path / "tasks", DrillPlan(n_kills=6, batches=3))
+    plan = DrillPlan(n_kills=6, batches=3)
+    books = drill(settings, lambda platform: submit_coins(platform, tmp_path / "tasks", plan), plan)
     assert books.experiment.state is ExperimentState.SUCCEEDED, books
     assert sum(books.kills.values()) == 6
     assert books.n_trials == books.n_attempts == books.n_planned
