@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from domain.errors import NotFoundError
 from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.group import assess
+from domain.lifecycle.preflight import leaks, unpinned_images
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
 from domain.records.archive import paths
+from domain.records.assessment import Assessment
 from domain.records.canonical import digest_of
 from domain.records.experiment import Lease
 from domain.records.profile import Plan, Profile
@@ -16,6 +18,16 @@ from domain.records.trial import AttemptKey
 from domain.service.platform import Platform
 
 _AT_ONCE = 4
+_REPEATS = 3
+CHECKS = {
+    "oracle_scores_one": "The tasks' own solutions score 1 in the tasks' own verifiers.",
+    "nop_scores_below_one": "Doing nothing scores below 1.",
+    "verifier_is_deterministic": "The same outputs get the same panel three times.",
+    "nothing_leaks": "No line of solution or tests is in what the agent can read.",
+    "images_are_pinned": "Base images are named by digest. A warning: a machine without a registry has no digests.",
+    "lint": "Tasks have an instruction, a solution and tests, and the sandbox can realise what they ask for.",
+}
+"""Check -> what it says."""
 _NEEDED = ("instruction.md", "solution/solve.sh", "tests/test.sh")
 
 
@@ -36,7 +48,7 @@ async def vet(platform: Platform, task_set: TaskSet, sandbox: str, most: int, *,
     if sandbox not in platform.sandboxes:
         raise NotFoundError(f"sandbox {sandbox!r} is unknown", hint=f"use one of {', '.join(platform.sandboxes)}")
     entries = task_set.tasks[:: max(1, -(-len(task_set.tasks) // most))] if most else task_set.tasks
-    wrong: dict[str, list[str]] = {"oracle_scores_one": [], "nop_scores_below_one": [], "lint": []}
+    wrong: dict[str, list[str]] = {check: [] for check in CHECKS}
     for first in range(0, len(entries), _AT_ONCE):
         for found in await all_or_cancel(
             [_vet_task(platform, entry, sandbox, holder) for entry in entries[first : first + _AT_ONCE]]
@@ -54,19 +66,29 @@ async def _vet_task(platform: Platform, entry: TaskEntry, sandbox: str, holder: 
     problems += platform.sandboxes[sandbox].refusals(task.environment)
     if problems:
         return [("lint", f"{entry.name}: {'; '.join(problems)}")]
-    found: list[tuple[str, str]] = []
-    oracle, why = await _score(platform, task, archive, "oracle", sandbox, holder)
-    if oracle != 1.0:
-        found.append(("oracle_scores_one", f"{entry.name}: {'ungraded' if oracle is None else oracle}: {why}"))
-    nop, why = await _score(platform, task, archive, "nop", sandbox, holder)
-    if nop is None or nop >= 1.0:
-        found.append(("nop_scores_below_one", f"{entry.name}: {'ungraded' if nop is None else nop}: {why}"))
+    found = [("nothing_leaks", f"{entry.name}: {leak}") for leak in leaks(task, archive)]
+    found += [("images_are_pinned", f"{entry.name}: {image}") for image in unpinned_images(task, archive)]
+    oracle, *repeats = await _assessments(platform, task, archive, "oracle", sandbox, holder, times=_REPEATS)
+    if oracle.reward != 1.0:
+        found.append(("oracle_scores_one", f"{entry.name}: {_words(oracle)}"))
+    if any((other.outcome, other.panel) != (oracle.outcome, oracle.panel) for other in repeats):
+        said = "; ".join(dict.fromkeys(_words(each) for each in (oracle, *repeats)))
+        found.append(("verifier_is_deterministic", f"{entry.name}: {said}"))
+    (nop,) = await _assessments(platform, task, archive, "nop", sandbox, holder, times=1)
+    if nop.reward is None or nop.reward >= 1.0:
+        found.append(("nop_scores_below_one", f"{entry.name}: {_words(nop)}"))
     return found
 
 
-async def _score(
-    platform: Platform, task: Task, archive: bytes, engine: str, sandbox: str, holder: str
-) -> tuple[float | None, str]:
+def _words(assessment: Assessment) -> str:
+    score = "ungraded" if assessment.reward is None else f"{assessment.reward:g}"
+    return f"{score}: {assessment.reason or dict(assessment.panel or {})}"
+
+
+async def _assessments(
+    platform: Platform, task: Task, archive: bytes, engine: str, sandbox: str, holder: str, *, times: int
+) -> list[Assessment]:
+    """Run one trial and assess what it left ``times`` times, each in a fresh box."""
     profile = Profile(name=engine, engine=engine)
     plan = Plan(sandbox=sandbox)
     context = TrialContext(
@@ -86,5 +108,4 @@ async def _score(
     )
     key = AttemptKey(unit="vetting", group=0, attempt=0)
     trial = await run_trial(context, Attempt(key=key, task=task, archive=archive, seed=0))
-    assessment = await assess(platform.verifiers[sandbox], task, trial, fence=0)
-    return assessment.reward, assessment.reason or trial.detail
+    return [await assess(platform.verifiers[sandbox], task, trial, fence=0) for _ in range(times)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.vetting import CHECKS
 from domain.records.model import BasePolicy
 from domain.records.names import parse_reference
 from domain.service.publish import publish_task_set
@@ -52,7 +53,7 @@ def test_good_tasks_pass_their_checks(graph: Graph, tmp_path: Path) -> None:
     """The solution scores 1 and doing nothing scores below, in real boxes."""
     write_task(tmp_path / "good", "g1", test=SOLVED, solution="touch /app/done\n")
     run = _task_set(graph, tmp_path / "good")
-    assert checks_of(run) == {"oracle_scores_one": True, "nop_scores_below_one": True, "lint": True}
+    assert checks_of(run) == {**dict.fromkeys(CHECKS, True), "images_are_pinned": False}
     assert metadata_of(run)["task_sets"]["n_tasks_checked"] == 1
 
 
@@ -62,11 +63,19 @@ def test_bad_tasks_fail_the_check_that_names_them(graph: Graph, tmp_path: Path) 
     write_task(tmp_path / "bad", "n1")
     bare = write_task(tmp_path / "bad", "x1", test=SOLVED)
     (bare / "solution" / "solve.sh").rename(bare / "solution" / "readme")
+    write_task(tmp_path / "bad", "d1", test='echo "$(( $(date +%s%N) % 1000 ))" > /logs/verifier/reward.txt\n')
+    told = write_task(tmp_path / "bad", "l1", test=SOLVED, solution="touch /app/done # and nothing else\n")
+    (told / "environment" / "hint").write_text("touch /app/done # and nothing else\n")
     run = _task_set(graph, tmp_path / "bad", checked_tasks=0)
     wrong = {check.check_name: check.metadata["wrong"].value for check in run.get_asset_check_evaluations()}
     assert not any(checks_of(run).values())
-    assert [line.partition(":")[0] for line in wrong["oracle_scores_one"]] == ["t/w1"]
-    assert [line.partition(":")[0] for line in wrong["nop_scores_below_one"]] == ["t/n1"]
+    assert "t/w1" in {line.partition(":")[0] for line in wrong["oracle_scores_one"]}
+    assert "t/n1" in {line.partition(":")[0] for line in wrong["nop_scores_below_one"]}
+    assert [line.partition(":")[0] for line in wrong["verifier_is_deterministic"]] == ["t/d1"]
+    assert [line.partition(":")[0] for line in wrong["nothing_leaks"]] == ["t/l1"]
+    assert {line.partition(": ")[2] for line in wrong["images_are_pinned"]} == {
+        "environment/Dockerfile: FROM debian:bookworm-slim has no digest"
+    }
     assert wrong["lint"] == ["t/x1: solution/solve.sh is missing"]
 
 

@@ -1,0 +1,74 @@
+"""What can be said of a task from its files alone: what leaks to the agent, and which images are not pinned.
+
+Source: rules A1, A2 of facts/worlds section 6.3.
+"""
+
+import re
+from collections.abc import Iterator
+
+from domain.records.archive import paths, read_file
+from domain.records.task import Task
+
+_SECRET = ("solution/", "tests/")
+_VISIBLE = "environment/"
+_NEEDLE_LENGTH = 24
+"""Characters: shorter lines of scripts are common to many files (``set -euo pipefail``, ``import sys``)."""
+_SCRIPT = (".sh", ".py", ".bash", ".js", ".ts", ".rb", ".pl")
+_FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE | re.MULTILINE)
+_IGNORED = ("#", "//", "import ", "from ")
+
+
+def leaks(task: Task, archive: bytes) -> Iterator[str]:
+    """Yield each place where the agent could read the solution or the tests.
+
+    Whole lines of the scripts of ``solution/`` and ``tests/`` are looked for in what becomes the agent's box. Expected
+    data is not: that a task's answer equals one of its inputs may be the very task.
+
+    Args:
+        task: whose instruction may name a command; what it says is no leak.
+        archive: the tar of the task directory.
+    """
+    names = paths(archive)
+    needles = dict(_needles(archive, names, task.instruction))
+    for name in names:
+        if not name.startswith(_VISIBLE):
+            continue
+        inner = name.removeprefix(_VISIBLE)
+        if inner.startswith(_SECRET) or inner in {"solve.sh", "test.sh"}:
+            yield f"{name}: the agent's image would hold it"
+            continue
+        text = _text(archive, name)
+        for line in {line.strip() for line in text.splitlines()} & needles.keys():
+            yield f"{name}: holds a line of {needles[line]}: {line[:60]!r}"
+
+
+def _needles(archive: bytes, names: tuple[str, ...], instruction: str) -> Iterator[tuple[str, str]]:
+    """Yield (line, file) of every line that only the verifier and the solution should know."""
+    for name in names:
+        if not any(part in f"/{name}" for part in ("/solution/", "/tests/")) or name.startswith(_VISIBLE):
+            continue
+        if name.endswith(_SCRIPT):
+            for line in map(str.strip, _text(archive, name).splitlines()):
+                if len(line) >= _NEEDLE_LENGTH and not line.startswith(_IGNORED) and line not in instruction:
+                    yield line, name
+
+
+def unpinned_images(task: Task, archive: bytes) -> Iterator[str]:
+    """Yield each base image that a name alone identifies: tomorrow it may be another one."""
+    image = task.environment.docker_image
+    if image is not None and "@sha256:" not in image:
+        yield f"environment.docker_image = {image!r} has no digest"
+    for name in paths(archive):
+        if name.rpartition("/")[2] != "Dockerfile":
+            continue
+        stages: set[str] = {"scratch"}
+        for match in _FROM.finditer(_text(archive, name)):
+            base, stage = match[1], match[2]
+            if base not in stages and "@sha256:" not in base:
+                yield f"{name}: FROM {base} has no digest"
+            if stage:
+                stages.add(stage)
+
+
+def _text(archive: bytes, name: str) -> str:
+    return (read_file(archive, name) or b"").decode(errors="replace")

@@ -1,0 +1,69 @@
+"""What a task's files give away, and what they leave open."""
+
+import pytest
+
+from domain.lifecycle.preflight import leaks, unpinned_images
+from domain.records.archive import pack_files
+from domain.records.task import ObjectRef, Phase, Task, TaskEnvironment
+
+SOLUTION = b"#!/bin/bash\nset -euo pipefail\nsort -k2,2n /app/in.csv | head -n 7 > /app/out.csv\n"
+TESTS = b"import sys\nassert open('/app/out.csv').read() == EXPECTED_SEVEN\n"
+
+
+def task(instruction: str = "Sort it.", **environment: str) -> Task:
+    """Return a task without files."""
+    return Task(
+        name="t/x",
+        digest="0" * 64,
+        instruction=instruction,
+        archive=ObjectRef(digest="0" * 64, size_bytes=0),
+        environment=TaskEnvironment(**environment),  # type: ignore[arg-type]
+        agent=Phase(),
+        verifier=Phase(),
+    )
+
+
+def archive(**visible: bytes) -> bytes:
+    """Return a task directory with these files in ``environment/``."""
+    files = {f"environment/{name.replace('__', '/')}": content for name, content in visible.items()}
+    return pack_files({"solution/solve.sh": SOLUTION, "tests/check.py": TESTS, **files})
+
+
+def test_a_clean_task_leaks_nothing() -> None:
+    """Short common lines, comments and expected data that equals an input are no leaks."""
+    shared = b"#!/bin/bash\nset -euo pipefail\nimport sys\n# sort -k2,2n /app/in.csv | head -n 7 > /app/out.csv\n"
+    assert list(leaks(task(), archive(run=shared))) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        ({"notes": b"x\n  sort -k2,2n /app/in.csv | head -n 7 > /app/out.csv\n"}, "solution/solve.sh"),
+        ({"docs__old": b"assert open('/app/out.csv').read() == EXPECTED_SEVEN\n"}, "tests/check.py"),
+        ({"tests__a": b"1"}, "would hold"),
+        ({"solution__a": b"1"}, "would hold"),
+    ],
+)
+def test_what_the_agent_could_read_is_named(files: dict[str, bytes], where: str) -> None:
+    """A line of the solution or of the tests, or their directory, in the agent's image is named with its file."""
+    (found,) = leaks(task(), archive(**files))
+    assert found.startswith("environment/")
+    assert where in found
+
+
+def test_what_the_instruction_says_is_no_secret() -> None:
+    """An instruction may tell the very command."""
+    said = task(instruction="Run sort -k2,2n /app/in.csv | head -n 7 > /app/out.csv")
+    assert list(leaks(said, archive(notes=b"sort -k2,2n /app/in.csv | head -n 7 > /app/out.csv"))) == []
+
+
+def test_images_without_a_digest_are_named() -> None:
+    """Every stage counts, a stage's own name does not, and scratch is nothing."""
+    pinned = b"FROM debian@sha256:" + b"0" * 64 + b" AS base\nFROM base\nFROM scratch\n"
+    assert list(unpinned_images(task(), archive(Dockerfile=pinned))) == []
+    loose = b"from --platform=linux/amd64 python:3.12 as b\nFROM b\nRUN echo FROM x\nFROM debian\n"
+    assert list(unpinned_images(task(docker_image="debian:12"), archive(Dockerfile=loose))) == [
+        "environment.docker_image = 'debian:12' has no digest",
+        "environment/Dockerfile: FROM python:3.12 has no digest",
+        "environment/Dockerfile: FROM debian has no digest",
+    ]
