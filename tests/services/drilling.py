@@ -121,11 +121,13 @@ def _kill_at_random(platform: Platform, experiment: Experiment, running: Up, pla
         time.sleep(dice.uniform(*plan.pauses_s))
         if _state(platform, experiment.experiment_id).is_terminal():
             break
-        victim = dice.choice(VICTIMS)
-        process = _find(running, victim)
-        if process is not None:
-            process.kill()
-            kills[victim] += 1
+        # Each role dies as often as the others; the rarest first, since a run is not there at every moment.
+        for victim in sorted(dice.sample(VICTIMS, k=len(VICTIMS)), key=kills.__getitem__):
+            process = _find(running, victim)
+            if process is not None:
+                process.kill()
+                kills[victim] += 1
+                break
     return kills
 
 
