@@ -15,6 +15,7 @@ FIRST_EPHEMERAL_PORT = 32768
 _LONGEST_SOCKET_DIRECTORY = 85
 """Bytes left of the 107 of a Unix socket's path for the names below it. Source: Linux unix(7), sun_path."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory that is made in it is ours alone
+_DOCKER_URL = "unix:///var/run/docker.sock"
 _UI_HOST = "127.0.0.1"
 _UI_PORT = 3000
 _MAX_CONCURRENT_RUNS = 2
@@ -37,6 +38,8 @@ class Settings:
     """Units that run at once."""
     model_threads: int = _MODEL_THREADS
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
+    docker_url: str = _DOCKER_URL
+    """Unix socket of the Docker engine of this machine, asked only when a plan wants its boxes."""
     box_directory: Path | None = None
     """Where local boxes live instead of below home."""
 
@@ -143,6 +146,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         proxy_port=_port(environment, "SYNTH_PROXY_PORT", 0),
         max_concurrent_runs=_whole(environment, "SYNTH_MAX_CONCURRENT_RUNS", _MAX_CONCURRENT_RUNS, 1, 64),
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
+        docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
     )
 
@@ -157,6 +161,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_PROXY_PORT": str(settings.proxy_port),
         "SYNTH_MAX_CONCURRENT_RUNS": str(settings.max_concurrent_runs),
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
+        "SYNTH_DOCKER_HOST": settings.docker_url,
         "SYNTH_BOXES": str(settings.box_directory or ""),
     }
 

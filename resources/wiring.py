@@ -17,6 +17,7 @@ from adapters.engines.oracle import OracleEngine
 from adapters.ledgers.migrate import upgrade
 from adapters.ledgers.sql import SqlLedger
 from adapters.model_client import HttpModelService, HttpTrainer
+from adapters.sandboxes.docker import DockerSandbox
 from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
 from adapters.stores.directory import DirectoryStore
@@ -63,6 +64,7 @@ def connect(settings: Settings) -> Platform:
     sandboxes: dict[str, Sandbox] = {
         "local": LocalSandbox(settings.boxes, settings.proxy_socket),
         "memory": MemorySandbox(),
+        "docker": DockerSandbox(settings.docker_url, store, settings.proxy_socket),
     }
     engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine())
     return Platform(

@@ -73,7 +73,30 @@ class Group:
             _write(memory / "memory.swap.max", "0")
         processes = "max" if limits.processes is None else str(limits.processes)
         _write(self._directories["pids"] / "pids.max", processes)
+        self.mark()
+
+    def mark(self) -> None:
+        """Count broken limits from here."""
         self._before = self._counts()
+
+    def processes(self) -> list[int]:
+        """Return the process ids in the group, as seen from here."""
+        with suppress(OSError):
+            return [int(pid) for pid in (self._directories["pids"] / "cgroup.procs").read_text().split()]
+        return []
+
+    def peak_memory_bytes(self) -> int | None:
+        """Return the largest use of memory since the group was made; None where the kernel does not say."""
+        for name in ("memory.peak", "memory.max_usage_in_bytes"):
+            with suppress(OSError, ValueError):
+                return int((self._directories["memory"] / name).read_text())
+        return None
+
+    def cpu_s(self) -> float | None:
+        """Return CPU seconds since the group was made; None where the kernel does not say."""
+        with suppress(OSError, KeyError):
+            return int((self._directories["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+        return _counter(self._directories["memory"] / "cpu.stat", "usage_usec") / 1e6 or None
 
     def admit(self, pid: int) -> None:
         """Move a process in; what it starts follows. One that has ended meanwhile is no matter."""
@@ -82,7 +105,7 @@ class Group:
                 _write(directory / "cgroup.procs", str(pid))
 
     def broken(self) -> str | None:
-        """Name the limit that the box has broken since :meth:`limit`: ``memory``, ``processes`` or None."""
+        """Name the limit that was broken since :meth:`limit` or :meth:`mark`: ``memory``, ``processes`` or None."""
         kills, refusals = self._counts()
         if kills > self._before[0]:
             return "memory"
@@ -156,6 +179,20 @@ class Groups:
         with self._lock:
             while self._free:
                 self._free.pop().remove()
+
+
+def group_of(process: Path) -> Group | None:
+    """Return the group that a process is in, for reading; None where it is not visible."""
+    own = dict(_own_groups(process / "cgroup"))
+    bases: dict[str, Path] = {}
+    for point, root, options in _mounts(Path("/proc/self/mountinfo")):
+        for controller in ("",) if options is None else options:
+            base = _below(point, root, own.get(controller))
+            if base is not None and base.is_dir():
+                bases[controller] = base
+    if all(controller in bases for controller in _CONTROLLERS):
+        return Group(_V1, {name: bases[name] for name in (*_CONTROLLERS, "cpuacct") if name in bases})
+    return Group(_V2, dict.fromkeys(_CONTROLLERS, bases[""])) if "" in bases else None
 
 
 def find_groups(process: Path = Path("/proc/self")) -> Groups | None:

@@ -92,6 +92,7 @@ class ScriptVerifier:
             fence=fence,
             deadline_ms=self._clock.now_ms() + int((timeout_s + _GRACE_S) * 1000),
             environment=task.environment,
+            archive=task.archive,
             limits=replace(self._limits, memory_mb=task.environment.memory_mb or self._limits.memory_mb),
         )
         box = await self._sandbox.create(spec)

@@ -91,6 +91,7 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
             fence=context.lease.fence,
             deadline_ms=blank.started_ms + int(context.plan.trial_deadline_s * 1000) + 60_000,
             environment=attempt.task.environment,
+            archive=attempt.task.archive,
             limits=box_limits(attempt.task),
             model_access=context.engine.needs_model,
         )

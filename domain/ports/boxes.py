@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from domain.records.task import TaskEnvironment
+from domain.records.task import ObjectRef, TaskEnvironment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,8 @@ class BoxSpec:
     """The janitor may end the box after this."""
     environment: TaskEnvironment
     limits: Limits
+    archive: ObjectRef | None = None
+    """The task's files, for sandboxes that build its image."""
     model_access: bool = False
     """Only then is the model proxy reachable, at the addresses in ``Box.proxy_url`` and ``Box.proxy_socket``."""
 

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from adapters.sandboxes.docker import DockerSandbox
 from adapters.sandboxes.isolation import Way
 from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
+from adapters.stores.directory import DirectoryStore
 from domain.errors import SandboxError
 from domain.ports import Box, BoxSpec, Command, CommandResult, Limits, Sandbox
 from domain.records.archive import pack_files
-from domain.records.task import TaskEnvironment
+from domain.records.task import NetworkMode, TaskEnvironment
+from tests.docker_engine import docker_url
 from tests.fakes.sandbox import ScriptedSandbox
 
 _numbers = itertools.count()
@@ -30,6 +33,11 @@ class Case:
     sandbox: Sandbox
     runs_programs: bool = False
     keeps_links: bool = False
+    own_system: bool = True
+    """The system of a box is the machine's or ours: users are made as they are named, an image is refused.
+
+    Otherwise it is the image's.
+    """
 
 
 async def local_sandbox(
@@ -53,6 +61,9 @@ async def make_case(kind: str, scratch: Path) -> Case:
         return Case(sandbox=MemorySandbox())
     if kind == "scripted":
         return Case(sandbox=ScriptedSandbox())
+    if kind == "docker":
+        sandbox = DockerSandbox(docker_url(), DirectoryStore(scratch / "store"), None)
+        return Case(sandbox=sandbox, runs_programs=True, keeps_links=True, own_system=False)
     way: Way | None = "single" if kind == "local-single" else None
     sandbox = await local_sandbox(scratch, way=way, use_groups=kind != "local-supervised")
     return Case(sandbox=sandbox, runs_programs=True, keeps_links=True)
@@ -72,7 +83,7 @@ def spec(
         trial_id="trial-1",
         fence=1,
         deadline_ms=deadline_ms,
-        environment=environment or TaskEnvironment(),
+        environment=environment or TaskEnvironment(network_mode=NetworkMode.NO_NETWORK),
         limits=limits or Limits(),
         model_access=model_access,
     )

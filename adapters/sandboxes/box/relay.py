@@ -1,7 +1,8 @@
-"""Runs inside a box: hands TCP connections of the box's loopback on to the model proxy's Unix socket.
+"""Runs inside a box, or in its network namespace: hands TCP connections of the box's loopback on to the model proxy.
 
-Usage: ``relay.py PORT SOCKET``. It listens before it goes to the background, so that the command that follows can
-connect at once. Only C modules are imported: start-up is what every command with a model pays.
+Usage: ``relay.py PORT SOCKET [stay]``. It listens before it goes to the background, so that the command that follows
+can connect at once; with ``stay`` it writes a line instead and stays in front. Only C modules are imported: start-up is
+what every command with a model pays.
 """
 
 import _socket
@@ -44,13 +45,15 @@ def accept(listener: _socket.socket) -> _socket.socket:
     return _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0, fileno=descriptor)
 
 
-def main(port: int, path: str) -> None:
-    """Listen, go to the background, accept forever. The box's end ends it."""
+def main(port: int, path: str, *, stays: bool) -> None:
+    """Listen, go to the background unless it ``stays``, accept forever. The box's end ends it."""
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(64)
-    if os.fork():
+    if stays:
+        os.write(1, b"listening\n")
+    elif os.fork():
         os._exit(0)
     null = os.open("/dev/null", os.O_RDWR)
     for standard in (0, 1, 2):
@@ -61,4 +64,4 @@ def main(port: int, path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], stays=sys.argv[3:] == ["stay"])

@@ -1,0 +1,153 @@
+"""Boxes as Docker containers: the task's own image, one container for a box, on the engine of this machine.
+
+A container has no network unless the task asks for the public one. The model proxy's Unix socket is mounted into boxes
+with model access, and a relay beside the container, in its network namespace, answers for it on loopback.
+"""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adapters.sandboxes.docker_box import DockerBox
+from adapters.sandboxes.docker_engine import LABEL, Engine
+from adapters.sandboxes.isolation import INNER
+from adapters.sandboxes.labels import Label, boot_id, this_process
+from domain.errors import SandboxError, boundary
+from domain.ports import Box, BoxSpec, Store
+from domain.records.task import NetworkMode, TaskEnvironment
+
+_MB = 1 << 20
+_OURS = 2
+"""Processes of a container that are not the task's: Docker's init, and what it keeps alive."""
+_DROPPED = ["NET_RAW", "MKNOD", "SYS_CHROOT", "AUDIT_WRITE"]
+"""Of Docker's default capabilities: packets of one's own making, devices, what no task needs."""
+
+
+class DockerSandbox:
+    """Makes containers on one engine.
+
+    Args:
+        url: the engine's Unix socket, as ``unix:///path``.
+        store: where task archives lie, for images that are built.
+        proxy_socket: Unix socket of the model proxy, mounted in boxes with model access alone.
+    """
+
+    def __init__(self, url: str, store: Store, proxy_socket: Path | None) -> None:
+        self._engine = Engine(url, store)
+        self._proxy_socket = proxy_socket
+
+    @property
+    def name(self) -> str:
+        """``docker``."""
+        return "docker"
+
+    def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
+        """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
+        asked = {
+            "environment/docker-compose.yaml": environment.compose,
+            "environment.gpus": bool(environment.gpus),
+            "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
+            f"environment.workdir = {environment.workdir!r}": not environment.workdir.strip("/"),
+        }
+        refused = [f"{what}: not in a docker box" for what, present in asked.items() if present]
+        silence = "" if refused else self._engine.silence()
+        return (*refused, *([silence] if silence else []))
+
+    async def create(self, spec: BoxSpec) -> Box:
+        """Create a box.
+
+        Raises:
+            SandboxError: the engine refuses, the image cannot be had, the id is taken, or there is no proxy.
+        """
+        refused = await asyncio.to_thread(self.refusals, spec.environment)
+        if refused:
+            raise SandboxError(
+                f"box {spec.box_id}: {'; '.join(refused)}", hint="admission names this before anything runs"
+            )
+        if spec.model_access and self._proxy_socket is None:
+            raise SandboxError(f"box {spec.box_id}: no model proxy is running", hint="start the model process")
+        proxy_socket = self._proxy_socket if spec.model_access else None
+        with boundary(SandboxError, f"create box {spec.box_id}"):
+            container = await asyncio.to_thread(self._create, spec, proxy_socket)
+            box = DockerBox(engine=self._engine, spec=spec, container=container, proxy_socket=proxy_socket)
+            try:
+                await asyncio.to_thread(box.start)
+            except BaseException:
+                await box.destroy()
+                raise
+        return box
+
+    def _create(self, spec: BoxSpec, proxy_socket: Path | None) -> str:
+        from docker.errors import APIError
+
+        image = self._engine.image(spec)
+        try:
+            made = self._engine.api.create_container(
+                image=image,
+                name=f"synth-{spec.box_id}",
+                entrypoint=["sleep"],
+                command=["2147483647"],
+                hostname="box",
+                labels={LABEL: json.dumps(asdict(_label(spec)), sort_keys=True)},
+                host_config=self._host(spec, proxy_socket),
+            )
+        except APIError as error:
+            if error.status_code == 409:  # noqa: PLR2004 - 409 Conflict: the name is taken
+                raise SandboxError(f"box {spec.box_id} exists already", hint="a box id is used once") from None
+            raise
+        return str(made["Id"])
+
+    def _host(self, spec: BoxSpec, proxy_socket: Path | None) -> Any:
+        """Return the engine's side of a container: limits, network, capabilities, and the proxy's directory."""
+        limits, environment = spec.limits, spec.environment
+        memory = None if limits.memory_mb is None else limits.memory_mb * _MB
+        mounts = {} if proxy_socket is None else {str(proxy_socket.parent): {"bind": f"{INNER}/model", "mode": "ro"}}
+        return self._engine.api.create_host_config(
+            init=True,
+            network_mode="bridge" if environment.network_mode is NetworkMode.PUBLIC else "none",
+            mem_limit=memory,
+            memswap_limit=memory,
+            pids_limit=None if limits.processes is None else limits.processes + _OURS,
+            nano_cpus=None if environment.cpus is None else int(environment.cpus * 1e9),
+            cap_drop=_DROPPED,
+            binds=mounts,
+        )
+
+    async def sweep(self, now_ms: int) -> tuple[str, ...]:
+        """End boxes of dead owners or past their deadline; returns their ids. Touches nothing else."""
+        return await asyncio.to_thread(self._sweep, now_ms)
+
+    def _sweep(self, now_ms: int) -> tuple[str, ...]:
+        if self._engine.silence():
+            return ()
+        ended: list[str] = []
+        for container, text in list(self._engine.boxes()):
+            label = _read(text)
+            if label is not None and (now_ms > label.deadline_ms or not label.owner_lives()):
+                self._engine.remove(container)
+                ended.append(label.box_id)
+        return tuple(sorted(ended))
+
+
+def _label(spec: BoxSpec) -> Label:
+    pid, started = this_process()
+    return Label(
+        box_id=spec.box_id,
+        experiment_id=spec.experiment_id,
+        trial_id=spec.trial_id,
+        fence=spec.fence,
+        deadline_ms=spec.deadline_ms,
+        owner_pid=pid,
+        owner_started=started,
+        boot=boot_id(),
+    )
+
+
+def _read(text: str) -> Label | None:
+    """Return a label, None when it is none of ours."""
+    try:
+        return Label(**json.loads(text))
+    except (ValueError, TypeError):
+        return None

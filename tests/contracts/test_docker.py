@@ -1,0 +1,222 @@
+"""What only a container engine can show: images, volumes of files, crowds, death of the owner, the proxy's way in."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapters.sandboxes.docker import DockerSandbox
+from adapters.sandboxes.docker_engine import LABEL
+from adapters.stores.directory import DirectoryStore
+from domain.errors import SandboxError
+from domain.ports import BoxSpec, Command, Limits
+from domain.records.archive import pack_files
+from domain.records.task import NetworkMode, TaskEnvironment
+from tests.contracts.sandboxes import contents, files, processes_with, shell, spec
+from tests.docker_engine import IMAGE, client, docker_url
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Bench:
+    """A sandbox on the tests' engine, and the store that it builds from."""
+
+    def __init__(self, directory: Path, proxy_socket: Path | None = None) -> None:
+        """Open both."""
+        self.url = docker_url()
+        self.store = DirectoryStore(directory / "store")
+        self.sandbox = DockerSandbox(self.url, self.store, proxy_socket)
+
+    def built(self, dockerfile: str, **more: bytes) -> BoxSpec:
+        """Return the spec of a box from a Dockerfile."""
+        content = {"environment/Dockerfile": dockerfile.encode()}
+        content |= {f"environment/{name}": data for name, data in more.items()}
+        environment = TaskEnvironment(dockerfile=True, network_mode=NetworkMode.NO_NETWORK)
+        return replace(spec(environment=environment), archive=self.store.put(pack_files(content)))
+
+
+@pytest.fixture(name="bench")
+def _bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+async def test_a_box_starts_from_the_image_of_its_task(bench: Bench) -> None:
+    """The Dockerfile is built once for the same content; its files, user and variables hold."""
+    text = f"FROM {IMAGE}\nCOPY note /srv/note\nENV GREETING=hello\nRUN chown agent /srv\nUSER agent\nWORKDIR /srv\n"
+    wanted = bench.built(text, note=b"from the task\n")
+    images: list[str] = []
+    for each in (wanted, replace(wanted, box_id=f"{wanted.box_id}-again")):
+        box = await bench.sandbox.create(each)
+        result = await shell(box, "cat /srv/note; echo $GREETING; id -un; echo x > /srv/mine")
+        assert result.stdout == b"from the task\nhello\nagent\n", result.stderr
+        assert (await shell(box, "id -un", user="root")).stdout == b"root\n"
+        (found,) = client(bench.url).containers(filters={"name": f"synth-{each.box_id}$"})
+        images.append(found["ImageID"])
+        await box.destroy()
+    assert images[0] == images[1]
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "words"),
+    [
+        (f"FROM {IMAGE}\nRUN echo about to fail && exit 7\n", "about to fail"),
+        ("FROM\n", "FROM"),
+        (f"FROM {IMAGE}\nCOPY nothing /x\n", "nothing"),
+    ],
+)
+async def test_an_image_that_cannot_be_built_says_why(bench: Bench, dockerfile: str, words: str) -> None:
+    """The last words of the build are in the error, and no container is left."""
+    wanted = bench.built(dockerfile)
+    with pytest.raises(SandboxError, match=words):
+        await bench.sandbox.create(wanted)
+    assert client(bench.url).containers(all=True, filters={"name": wanted.box_id}) == []
+
+
+async def test_an_unknown_image_is_an_error(bench: Bench) -> None:
+    """An image that is not here and cannot be pulled is named."""
+    environment = TaskEnvironment(docker_image="nobody.invalid/none:1", network_mode=NetworkMode.NO_NETWORK)
+    with pytest.raises(SandboxError, match=r"nobody\.invalid/none:1"):
+        await bench.sandbox.create(spec(environment=environment))
+
+
+async def test_an_engine_that_does_not_answer_refuses_by_name(tmp_path: Path) -> None:
+    """Admission says so, and a sweep is no error."""
+    sandbox = DockerSandbox(f"unix://{tmp_path}/none.sock", DirectoryStore(tmp_path / "store"), None)
+    (refusal,) = sandbox.refusals(TaskEnvironment())
+    assert "no Docker engine answers" in refusal
+    assert await sandbox.sweep(0) == ()
+    remote = DockerSandbox("tcp://10.0.0.1:2375", DirectoryStore(tmp_path / "store"), None)
+    assert "not on this machine" in remote.refusals(TaskEnvironment())[0]
+
+
+async def test_much_comes_back_as_it_went_in(bench: Bench) -> None:
+    """50 MB in one file and 10,000 small ones."""
+    box = await bench.sandbox.create(spec())
+    blob = os.urandom(1 << 20) * 50
+    many = {f"d{number % 100}/f{number}": str(number).encode() for number in range(10_000)}
+    await box.upload(files({"blob": blob}), "/app/one")
+    await box.upload(files(many), "/app/many")
+    assert contents(await box.download("/app/one"))["blob"] == blob
+    assert contents(await box.download("/app/many")) == many
+    await box.destroy()
+
+
+async def test_twenty_boxes_work_at_once(bench: Bench) -> None:
+    """Twenty containers beside each other all answer for themselves."""
+
+    async def one(number: int) -> str:
+        box = await bench.sandbox.create(spec())
+        await shell(box, f"echo {number} > n; sleep 0.3")
+        out = (await shell(box, "cat n")).stdout.decode().strip()
+        await box.destroy()
+        return out
+
+    assert await asyncio.gather(*(one(number) for number in range(20))) == [str(number) for number in range(20)]
+
+
+async def test_a_box_whose_first_process_is_killed_goes_on(bench: Bench) -> None:
+    """An agent that ends its own container costs itself the command, not the trial: its files stay."""
+    box = await bench.sandbox.create(spec())
+    result = await shell(box, "echo kept > f; kill -9 -1; for p in /proc/[0-9]*; do kill -9 ${p#/proc/}; done; sleep 9")
+    assert result.exit_code == 137
+    assert (await shell(box, "cat f")).stdout == b"kept\n"
+    await box.destroy()
+
+
+async def test_no_network_is_none(bench: Bench) -> None:
+    """Without the public network there is loopback alone; capabilities to make one's own packets are gone."""
+    box = await bench.sandbox.create(spec())
+    code = "import socket; print([name for _, name in socket.if_nameindex()])"
+    assert (await box.exec(Command(argv=("python3", "-c", code)))).stdout == b"['lo']\n"
+    raw = "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"
+    assert (await box.exec(Command(argv=("python3", "-c", raw)))).exit_code == 1
+    await box.destroy()
+
+
+async def test_the_proxy_is_reached_both_ways(tmp_path: Path) -> None:
+    """Over the mounted socket always, over loopback for commands that dial it; not without model access."""
+    guest = tmp_path / "guest"
+    guest.mkdir()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"got " + await reader.read())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, guest / "proxy.sock")
+    (guest / "proxy.sock").chmod(0o666)
+    bench = Bench(tmp_path, guest / "proxy.sock")
+    box = await bench.sandbox.create(spec(model_access=True))
+    dial = (
+        "import socket; s = socket.create_connection(('127.0.0.1', 8099)); s.sendall(b'hi'); s.shutdown(1)\n"
+        "print(s.recv(9))"
+    )
+    direct = (
+        f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({box.proxy_socket!r}); s.sendall(b'hi')\n"
+        "s.shutdown(1); print(s.recv(9))"
+    )
+    for user in (None, "agent"):
+        dialled = await box.exec(Command(argv=("python3", "-c", dial), user=user, dials_proxy=True))
+        assert (dialled.stdout, dialled.stderr) == (b"b'got hi'\n", b"")
+        assert (await box.exec(Command(argv=("python3", "-c", direct), user=user))).stdout == b"b'got hi'\n"
+    await box.destroy()
+    closed = await bench.sandbox.create(spec())
+    assert closed.proxy_url is closed.proxy_socket is None
+    assert (await shell(closed, "ls /.synth")).exit_code != 0
+    await closed.destroy()
+    server.close()
+    assert processes_with(str(guest)) == [], "the relay ends with its box"
+
+
+_OWNER = """
+import asyncio, sys
+from pathlib import Path
+from adapters.sandboxes.docker import DockerSandbox
+from adapters.stores.directory import DirectoryStore
+from domain.ports import BoxSpec, Command, Limits
+from domain.records.task import NetworkMode, TaskEnvironment
+
+async def main():
+    sandbox = DockerSandbox(sys.argv[1], DirectoryStore(Path(sys.argv[2])), None)
+    environment = TaskEnvironment(network_mode=NetworkMode.NO_NETWORK)
+    box = await sandbox.create(BoxSpec(box_id=sys.argv[3], experiment_id="e", trial_id="t", fence=1,
+                                       deadline_ms=10**15, environment=environment, limits=Limits()))
+    print("ready", flush=True)
+    await box.exec(Command(argv=("sleep", "600"), timeout_s=600))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_sweep_ends_the_boxes_of_a_killed_owner_and_no_others(bench: Bench, tmp_path: Path) -> None:
+    """The label says whose a container is; foreign containers and those of the living stay."""
+    await bench.sandbox.sweep(0)  # what earlier, killed tests may have left on a shared engine
+    live = await bench.sandbox.create(spec())
+    api = client(bench.url)
+    foreign = api.create_container(IMAGE, ["sleep", "600"], labels={LABEL: "somebody else's"})["Id"]
+    argv = [sys.executable, "-c", _OWNER, bench.url, str(tmp_path / "store"), f"orphan-{os.getpid()}"]
+    owner = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+    assert owner.stdout is not None
+    assert await owner.stdout.readline() == b"ready\n"
+    assert await bench.sandbox.sweep(0) == ()
+    owner.kill()
+    await owner.communicate()
+    assert await bench.sandbox.sweep(0) == (f"orphan-{os.getpid()}",)
+    assert await bench.sandbox.sweep(0) == ()
+    assert (await shell(live, "true")).exit_code == 0
+    assert api.inspect_container(foreign)["Id"] == foreign
+    api.remove_container(foreign, force=True)
+    await live.destroy()
+
+
+async def test_a_burst_of_memory_ends_by_name(bench: Bench) -> None:
+    """The kernel holds the container's memory, whatever the sampling."""
+    box = await bench.sandbox.create(spec(limits=Limits(memory_mb=64)))
+    result = await box.exec(Command(argv=("python3", "-S", "-c", "b = b'x' * (200 << 20); print(len(b))")))
+    assert (result.limit_exceeded, result.stdout) == ("memory", b"")
+    assert (await shell(box, "echo on")).stdout == b"on\n"
+    await box.destroy()

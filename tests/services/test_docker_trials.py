@@ -1,0 +1,57 @@
+"""Trials of a task with its own image, from acceptance to the report, in containers."""
+
+from pathlib import Path
+
+import pytest
+
+from adapters.sandboxes.docker import DockerSandbox
+from adapters.sandboxes.memory import MemorySandbox
+from adapters.stores.directory import DirectoryStore
+from domain.records.experiment import ExperimentKind
+from domain.records.names import parse_reference
+from domain.records.profile import Plan, Profile
+from domain.service.accept import Submission, accept
+from domain.service.dispatch import dispatch
+from domain.service.evaluate import evaluation
+from domain.service.publish import publish_task_set
+from domain.service.units import Stage, run_unit
+from tests.docker_engine import IMAGE, docker_url
+from tests.fakes.platform import make_platform, write_task
+
+_TEST = """said=$(cat /app/out 2>/dev/null)
+if [ "$said" = "$(cat /srv/word)" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    """Report no progress."""
+
+
+@pytest.mark.timeout(240)
+async def test_a_task_with_an_image_tells_oracle_from_nop(tmp_path: Path) -> None:
+    """Agent and verifier each get a fresh container of the task's image; only the work goes from one to the other."""
+    home = tmp_path / "home"
+    docker = DockerSandbox(docker_url(), DirectoryStore(home / "store"), None)
+    platform = make_platform(home, sandboxes={"docker": docker, "memory": MemorySandbox()})
+    task = write_task(tmp_path / "tasks", "word", test=_TEST, solution="cat /srv/word > /app/out\n")
+    (task / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo secret-word > /srv/word\nWORKDIR /app\n")
+    text = (task / "task.toml").read_text().replace("host_runnable = true\n", "")
+    (task / "task.toml").write_text(text + '[environment]\nnetwork_mode = "no-network"\n')
+    publish_task_set(platform, parse_reference("team/words@v1", field="test"), str(tmp_path / "tasks"))
+    means: dict[str, float | None] = {}
+    for engine in ("oracle", "nop"):
+        accepted = accept(
+            platform,
+            Submission(
+                kind=ExperimentKind.EVALUATION,
+                task_set="team/words@v1",
+                actor=Profile(name=engine, engine=engine),
+                plan=Plan(attempts=2, concurrency=2, sandbox="docker"),
+            ),
+        )
+        for launch in dispatch(platform).launches:
+            stages = frozenset({Stage.TRIALS, Stage.ASSESSMENTS, Stage.QUALIFIED_GROUPS})
+            result = await run_unit(platform, launch.unit, "worker", stages, _silent)
+            assert all(trial.sandbox == "docker" for trial in result.trials.trials)
+        means[engine] = evaluation(platform, accepted.experiment.experiment_id).mean.value
+    assert means == {"oracle": 1.0, "nop": 0.0}
