@@ -24,7 +24,7 @@ def make(platform: "Platform", text: str, progress: "Progress") -> "BasePolicy":
 
     path = file_of(text)
     if path is None:
-        raise ConfigurationError(f"{text!r} is not a file", hint="write @FILE, for example @examples/base-policy.json")
+        raise ConfigurationError(f"{text!r} is no document", hint="write @FILE, for example @examples/base-policy.json")
     recipe = read_recipe(path)
     demonstrations = read_demonstrations(demonstrations_path(path, recipe))
     return asyncio.run(make_base_policy(platform, recipe, demonstrations, (BASH,), progress))

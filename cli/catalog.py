@@ -82,7 +82,7 @@ def publish_profile(
 
     document = submission.actor(profile)
     if isinstance(document, str):
-        raise ConfigurationError(f"{profile!r} is not a file", hint="write @FILE, for example @agent.json")
+        raise ConfigurationError(f"{profile!r} is no document", hint="write @FILE, for example @agent.json")
     parsed = parse_reference(reference, field="reference")
     digest = publish(platform(), document, parsed)
     if as_json:

@@ -29,7 +29,7 @@ def plan(text: str) -> "Plan":
 
     path = file_of(text)
     if path is None:
-        raise ConfigurationError(f"--plan: {text!r} is not a file", hint="write @FILE, for example @eval-plan.json")
+        raise ConfigurationError(f"--plan: {text!r} is no document", hint="write @FILE, for example @eval-plan.json")
     return read_plan(path)
 
 

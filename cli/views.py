@@ -55,8 +55,10 @@ def experiment(view: "ExperimentView") -> None:
         ("accepted", formats.when(item.created_ms)),
         ("trials", f"{done} of {view.n_trials_planned}: {formats.counts(view.outcomes)}"),
         ("assessed", formats.counts(view.assessed)),
-        ("mean reward", f"{formats.score(view.mean_reward)} over {view.n_scored} scored trials"),
     ]
+    if view.mean is not None:
+        over = f"over {view.mean.n_tasks} tasks, {view.mean.n_attempts} scored attempts"
+        rows.append(("mean reward", f"{formats.estimate(view.mean)}  [dim]{over}, {view.mean.method}[/]"))
     if item.spec.source is not None:
         rows.append(("source", item.spec.source))
     for name, value in rows:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from domain.errors import NotFoundError
 from domain.ledger_ports import Transaction
+from domain.maths.statistics import Estimate
 from domain.records.assessment import Assessment, AssessmentOutcome
-from domain.records.experiment import Event, Experiment, Unit
+from domain.records.experiment import Event, Experiment, ExperimentKind, Unit
 from domain.records.model import Checkpoint
 from domain.records.trial import Interaction, TrialRecord
+from domain.service.evaluate import evaluation
 from domain.service.platform import Platform
 
 
@@ -24,8 +26,9 @@ class ExperimentView:
     """Counting trials by outcome."""
     assessed: Mapping[str, int]
     """Canonical assessments by outcome."""
-    mean_reward: float | None
-    """Plain mean over scored trials, for orientation; None when nothing is scored. Reports carry the interval."""
+    mean: Estimate | None
+    """Mean of task means over finished units, with its interval; None for trainings, whose policy changes on the way,
+    and before the first unit has ended."""
     n_scored: int
     checkpoints: tuple[Checkpoint, ...]
 
@@ -71,17 +74,25 @@ def show(platform: Platform, experiment_id: str) -> ExperimentView:
         assessments = [item for unit in units for item in tx.trials.assessments(unit.unit)]
         checkpoints = tx.updates.checkpoints(experiment_id)
         planned = _n_planned(tx, experiment)
-    rewards = [item.reward for item in assessments if item.reward is not None]
     return ExperimentView(
         experiment=experiment,
         units=units,
         n_trials_planned=planned,
         outcomes=dict(Counter(trial.outcome.value for trial in trials)),
         assessed=dict(Counter(item.outcome.value for item in assessments)),
-        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+        mean=_mean(platform, experiment),
         n_scored=sum(item.outcome is not AssessmentOutcome.UNGRADED for item in assessments),
         checkpoints=checkpoints,
     )
+
+
+def _mean(platform: Platform, experiment: Experiment) -> Estimate | None:
+    if experiment.spec.kind not in {ExperimentKind.EVALUATION, ExperimentKind.REGRADE}:
+        return None
+    try:
+        return evaluation(platform, experiment.experiment_id).mean
+    except NotFoundError:
+        return None
 
 
 def _n_planned(tx: Transaction, experiment: Experiment) -> int:

@@ -153,7 +153,7 @@ def _view(experiment: Experiment, planned: int, assessed: dict[str, int]) -> Exp
         n_trials_planned=planned,
         outcomes={"completed": planned},
         assessed=assessed,
-        mean_reward=None,
+        mean=None,
         n_scored=sum(assessed.values()),
         checkpoints=(),
     )

@@ -35,10 +35,13 @@ def test_show_counts_what_happened(evaluated: tuple[Synth, str]) -> None:
     synth, experiment = evaluated
     view = synth.json("run", "show", experiment)
     assert (view["n_trials_planned"], view["outcomes"], view["assessed"]) == (6, {"completed": 6}, {"scored": 6})
-    assert view["mean_reward"] == pytest.approx(0.5)
+    mean = view["mean"]
+    assert (mean["value"], mean["n_tasks"], mean["n_attempts"]) == (pytest.approx(0.5), 3, 6)
+    assert mean["low"] < 0.5 < mean["high"]
     shown = synth.ok("run", "show", experiment).out
     assert "6 of 6" in shown
-    assert "0.500" in shown
+    assert "0.500 [" in shown
+    assert "over 3 tasks, 6 scored attempts" in shown
 
 
 def test_trials_are_listed_and_filtered(evaluated: tuple[Synth, str]) -> None:
