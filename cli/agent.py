@@ -69,11 +69,12 @@ def run(
 
 def _show(found: "AgentRun") -> None:
     trial, assessment = found.trial, found.assessment
-    terminal.say(f"[bold]{trial.task_name}[/]  {formats.state(trial.outcome.value)}  {trial.detail}")
+    named = formats.plain(trial.task_name)
+    terminal.say(f"[bold]{named}[/]  {formats.state(trial.outcome.value)}  {formats.plain(trial.detail)}")
     if assessment is not None:
         terminal.say(f"  reward [bold]{formats.score(assessment.reward)}[/]  {assessment.outcome.value}")
         if assessment.reason:
-            terminal.say(f"  {assessment.reason}")
+            terminal.say(f"  {formats.plain(assessment.reason)}")
     terminal.say(
         f"  {trial.usage.n_calls} calls, {trial.usage.n_sampled_tokens} sampled tokens, "
         f"{formats.duration(trial.usage.wall_s)}"

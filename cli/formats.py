@@ -26,6 +26,15 @@ def state(text: str) -> str:
     return f"[{style}]{text}[/]" if style else text
 
 
+def plain(text: str) -> str:
+    """Return a text that comes from outside as it is to be read: no markup, nothing that steers the terminal."""
+    from rich.markup import escape
+
+    from adapters.reports.formats import visible
+
+    return escape(visible(text))
+
+
 def when(at_ms: int) -> str:
     """Return a moment in local time."""
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -70,4 +79,4 @@ def body(values: Mapping[str, object]) -> str:
 
 
 def _plain(value: object) -> str:
-    return (f"{value:.4g}" if isinstance(value, float) else str(value)).replace("[", r"\[")
+    return f"{value:.4g}" if isinstance(value, float) else plain(str(value))

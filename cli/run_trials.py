@@ -49,7 +49,7 @@ def _row(trial: "TrialRecord", assessment: "Assessment | None") -> tuple[str, ..
     return (
         trial.trial_id,
         str(trial.key).rpartition(".")[2],
-        trial.task_name,
+        formats.plain(trial.task_name),
         formats.state(trial.outcome.value),
         reward if assessment is None or assessment.reward is not None else formats.state(assessment.outcome.value),
         str(trial.usage.n_calls),

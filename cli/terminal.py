@@ -100,9 +100,11 @@ def show_error(error: "SynthError", *, as_json: bool) -> int:
     else:
         from rich.text import Text
 
-        lines = Text.assemble(("error: ", "bold red"), error.message)
+        from adapters.reports.formats import visible
+
+        lines = Text.assemble(("error: ", "bold red"), visible(error.message))
         if error.hint:
-            lines.append_text(Text.assemble("\n", (" hint: ", "bold cyan"), error.hint))
+            lines.append_text(Text.assemble("\n", (" hint: ", "bold cyan"), visible(error.hint)))
         console(stderr=True).print(lines, highlight=False, soft_wrap=True)
     return EXIT_WRONG if wrong else EXIT_FAILED
 

@@ -71,7 +71,7 @@ def experiment(view: "ExperimentView") -> None:
                 formats.state(unit.state.value),
                 str(unit.generation + 1),
                 unit.policy.name if unit.policy else "–",
-                unit.detail,
+                formats.plain(unit.detail),
             )
             for unit in view.units
         ],

@@ -126,8 +126,14 @@ class Settings:
                 private.chmod(0o700)
         except OSError as error:
             raise ConfigurationError(
-                f"SYNTH_HOME: {error.filename}: {error.strerror}", hint="name a directory that this user may write"
+                f"{self._setting_of(error.filename)}: {error.filename}: {error.strerror}",
+                hint="name a directory that this user may write",
             ) from error
+
+    def _setting_of(self, path: object) -> str:
+        """Return the variable that a path comes from."""
+        boxes = self.box_directory
+        return "SYNTH_BOXES" if boxes is not None and str(path) in map(str, (boxes, *boxes.parents)) else "SYNTH_HOME"
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:

@@ -1,9 +1,23 @@
 """How values read on a page."""
 
+import unicodedata
 from datetime import UTC, datetime
 
 DASH = "–"
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+"""Unicode categories that a terminal obeys instead of showing: control, format (direction), surrogates, separators."""
 _TINY = 1e-4
+
+
+def visible(text: str) -> str:
+    """Return a text in which nothing acts: what would steer a terminal or turn the reading direction is written out.
+
+    What an agent said is shown to people; it must not colour, move, hide or answer for itself.
+    """
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in _HIDDEN else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def score(value: float | None) -> str:

@@ -18,7 +18,7 @@ def transcript_text(found: Transcript) -> Text:
     turns = turns_of(found.interactions)
     several = len({turn.agent for turn in turns}) > 1
     for turn in turns:
-        _turn(text, turn, name=f"{turn.agent} · {turn.role}" if several else turn.role)
+        _turn(text, turn, name=f"{formats.visible(turn.agent)} · {turn.role}" if several else turn.role)
     if not turns:
         text.append("\nno model call was captured\n", style="dim")
     for assessment in found.assessments:
@@ -28,9 +28,9 @@ def transcript_text(found: Transcript) -> Text:
 
 def _head(text: Text, trial: TrialRecord) -> None:
     usage = trial.usage
-    text.append(f"{trial.task_name}", style="bold")
+    text.append(formats.visible(trial.task_name), style="bold")
     text.append(f"  {trial.outcome.value}", style="green" if trial.outcome.value == "completed" else "red")
-    text.append(f"  {trial.detail}\n" if trial.detail else "\n")
+    text.append(f"  {formats.visible(trial.detail)}\n" if trial.detail else "\n")
     facts = (
         f"trial {trial.trial_id}  attempt {trial.key}  model {trial.policy or formats.DASH}\n"
         f"{usage.n_calls} calls, {formats.count(usage.n_prompt_tokens)} prompt tokens, "
@@ -47,12 +47,12 @@ def _turn(text: Text, turn: Turn, *, name: str) -> None:
         text.append(f"  {_facts(turn.facts)}", style="dim")
     text.append("\n")
     if turn.thinking:
-        text.append(f"{turn.thinking.rstrip()}\n", style="dim italic")
+        text.append(f"{formats.visible(turn.thinking.rstrip())}\n", style="dim italic")
     if turn.text:
-        text.append(f"{turn.text.rstrip()}\n")
+        text.append(f"{formats.visible(turn.text.rstrip())}\n")
     for call in turn.calls:
-        text.append(f"{call.name}> ", style="bold cyan")
-        text.append(f"{call.text.rstrip()}\n", style="cyan")
+        text.append(f"{formats.visible(call.name)}> ", style="bold cyan")
+        text.append(f"{formats.visible(call.text.rstrip())}\n", style="cyan")
 
 
 def _facts(facts: CallFacts) -> str:
@@ -66,4 +66,4 @@ def _assessment(text: Text, assessment: Assessment) -> None:
     text.append(f"\n{assessment.assessor}", style="bold")
     text.append(f"  {assessment.outcome.value}  reward {formats.score(assessment.reward)}", style="bold")
     text.append("  tampered" if assessment.tampered else "", style="bold red")
-    text.append(f"\n{assessment.reason}\n" if assessment.reason else "\n")
+    text.append(f"\n{formats.visible(assessment.reason)}\n" if assessment.reason else "\n")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,11 @@ from playwright.sync_api import Page, sync_playwright
 from adapters.reports.content import ExperimentContent, LabelledEvaluation
 from adapters.reports.conversation import turns_of
 from adapters.reports.experiment_page import experiment_page, transcripts_worth_reading
+from adapters.reports.formats import visible
 from adapters.reports.transcript_page import transcript_page
 from adapters.reports.transcript_text import transcript_text
+from cli import terminal
+from cli.formats import body, plain
 from domain.service.inspection import Transcript
 from tests.cli import report_records as records
 
@@ -108,3 +112,27 @@ def test_a_training_report_in_a_browser(browser_page: Page, tmp_path: Path) -> N
     assert browser_page.locator("#tasks a.dot").first.get_attribute("href") == "transcripts/0.25-0-0.html"
     wide = browser_page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "nothing runs over the edge"
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J[bold]done[/] \\[red]\\ [/nothing] \u202etxt.exe\u2066 \x9b31m\r\b\u2028 é 文\n\tend"
+
+
+def test_what_an_agent_said_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Escapes, direction marks and markup of an agent's words are shown, not obeyed; letters stay letters."""
+    shown = visible(HOSTILE)
+    assert not {char for char in shown if unicodedata.category(char) in {"Cc", "Cf", "Zl"}} - {"\n", "\t"}
+    assert "é 文\n\tend" in shown
+    assert "\\x1b]0;title\\x07" in shown
+    terminal.say(f"[bold]note[/] {plain(HOSTILE)}")
+    terminal.show_table(("detail",), [(plain(HOSTILE),)])
+    terminal.say(body({"detail": HOSTILE}))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert out.count("[bold]done[/] \\[red]\\ [/nothing]") == 3
+    hostile = replace(records.trial("t", 0), detail=HOSTILE, task_name="a/[b]\x1b")
+    found = Transcript(
+        trial=hostile,
+        assessments=(replace(records.assessment("t", 1.0), reason=HOSTILE),),
+        interactions=records.interactions(),
+    )
+    assert "\x1b" not in transcript_text(found).plain

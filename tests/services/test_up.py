@@ -251,6 +251,14 @@ def test_a_wrong_setting_names_its_variable(name: str, text: str) -> None:
         read_settings({name: text})
 
 
+@pytest.mark.parametrize("name", ["SYNTH_HOME", "SYNTH_BOXES"])
+def test_a_directory_that_cannot_be_made_names_its_variable(tmp_path: Path, name: str) -> None:
+    """The message says which setting, which path and why."""
+    wrong = read_settings({"SYNTH_HOME": str(tmp_path), name: "/proc/none"})
+    with pytest.raises(ConfigurationError, match=f"^{name}: /proc/none"):
+        wrong.make_directories()
+
+
 def test_settings_survive_the_environment(tmp_path: Path) -> None:
     """A child process reads what its parent has."""
     made = read_settings({"SYNTH_HOME": str(tmp_path), "SYNTH_MODEL_THREADS": "2"})
