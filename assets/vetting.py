@@ -7,6 +7,7 @@ from domain.errors import NotFoundError
 from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.group import assess
 from domain.lifecycle.preflight import leaks, unpinned_images
+from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
 from domain.records.archive import paths
 from domain.records.assessment import Assessment
@@ -28,7 +29,7 @@ CHECKS = {
     "lint": "Tasks have an instruction, a solution and tests, and the sandbox can realise what they ask for.",
 }
 """Check -> what it says."""
-_NEEDED = ("instruction.md", "solution/solve.sh", "tests/test.sh")
+_NEEDED = ("solution/solve.sh", "tests/test.sh")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +59,21 @@ async def vet(platform: Platform, task_set: TaskSet, sandbox: str, most: int, *,
     return Vetting(n_tasks=len(entries), wrong=wrong)
 
 
+def _missing(task: Task, files: frozenset[str]) -> list[str]:
+    """Return what vetting needs and the task has not; a step may have the shared files instead of its own."""
+    places = [f"steps/{step.name}/" for step in task.steps] or [""]
+    problems = [f"{place}instruction.md is missing" for place in places if f"{place}instruction.md" not in files]
+    for place in places:
+        problems += [f"{place}{name} is missing" for name in _NEEDED if not {name, f"{place}{name}"} & files]
+    return problems
+
+
 async def _vet_task(platform: Platform, entry: TaskEntry, sandbox: str, holder: str) -> Sequence[tuple[str, str]]:
     task = platform.records.load(Task, entry.record)
     archive = platform.store.get(task.archive)
-    problems = [f"{path} is missing" for path in _NEEDED if path not in paths(archive)]
+    problems = _missing(task, frozenset(paths(archive)))
     problems += [] if task.instruction.strip() else ["the instruction is empty"]
-    problems += platform.sandboxes[sandbox].refusals(task.environment)
+    problems += task_refusals(task, platform.sandboxes[sandbox], platform.engines["oracle"], platform.variables)
     if problems:
         return [("lint", f"{entry.name}: {'; '.join(problems)}")]
     found = [("nothing_leaks", f"{entry.name}: {leak}") for leak in leaks(task, archive)]
@@ -105,6 +115,8 @@ async def _assessments(
         # No unit stands behind this: neither engine asks for a model, so nothing is written under the lease.
         lease=Lease(unit="vetting", holder=holder, fence=0),
         policy=None,
+        verifier=platform.verifiers[sandbox],
+        variables=platform.variables,
     )
     key = AttemptKey(unit="vetting", group=0, attempt=0)
     trial = await run_trial(context, Attempt(key=key, task=task, archive=archive, seed=0))

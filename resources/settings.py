@@ -42,6 +42,8 @@ class Settings:
     """Unix socket of the Docker engine of this machine, asked only when a plan wants its boxes."""
     box_directory: Path | None = None
     """Where local boxes live instead of below home."""
+    task_variables: tuple[str, ...] = ()
+    """Names of the variables that a task may ask for with ``${VAR}``; wiring reads their values, nothing keeps them."""
 
     @property
     def store(self) -> Path:
@@ -153,6 +155,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         max_concurrent_runs=_whole(environment, "SYNTH_MAX_CONCURRENT_RUNS", _MAX_CONCURRENT_RUNS, 1, 64),
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
+        task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
     )
 
@@ -169,7 +172,16 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
         "SYNTH_DOCKER_HOST": settings.docker_url,
         "SYNTH_BOXES": str(settings.box_directory or ""),
+        "SYNTH_TASK_VARIABLES": ",".join(settings.task_variables),
     }
+
+
+def _names(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in environment.get(name, "").split(",") if part.strip())
+    wrong = [part for part in names if not part.isidentifier() or not part.isascii() or part.startswith("SYNTH_")]
+    if wrong:
+        raise ConfigurationError(f"{name}: {', '.join(wrong)}: no names of variables for tasks")
+    return names
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

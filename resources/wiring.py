@@ -66,6 +66,7 @@ def connect(settings: Settings) -> Platform:
         "memory": MemorySandbox(),
         "docker": DockerSandbox(settings.docker_url, store, settings.proxy_socket),
     }
+    variables = _task_variables(settings)
     engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine())
     return Platform(
         clock=clock,
@@ -76,11 +77,23 @@ def connect(settings: Settings) -> Platform:
         tasks=HarborTaskSource(),
         engines={engine.name: engine for engine in engines},
         sandboxes=sandboxes,
-        verifiers={name: ScriptVerifier(sandbox, store, clock) for name, sandbox in sandboxes.items()},
+        verifiers={
+            name: ScriptVerifier(sandbox, store, clock, variables=variables) for name, sandbox in sandboxes.items()
+        },
         model=HttpModelService(settings.control_socket, store, clock),
         trainer=HttpTrainer(settings.control_socket, clock),
         policies=_LazyPolicyMaker(store),
+        variables=variables,
     )
+
+
+def _task_variables(settings: Settings) -> dict[str, str]:
+    """Return the values of the variables that the operator gives to tasks; one that is not set is not given."""
+    return {
+        name: os.environ[name]  # noqa: TID251 - the operator's values enter the program here and nowhere else
+        for name in settings.task_variables
+        if name in os.environ  # noqa: TID251 - as above
+    }
 
 
 def family_of_tokenizer(tokenizer_json: bytes) -> Family:

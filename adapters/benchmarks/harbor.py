@@ -1,25 +1,22 @@
 """Task directories in Harbor's format, read strictly: what a task asks for is honoured or refused by name."""
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import cast
 
 from pydantic import ValidationError
 
-from adapters.benchmarks.harbor_schema import ArtifactTable, HarborTask
-from adapters.benchmarks.task_archive import TaskFile, digest_files, pack, task_files
+from adapters.benchmarks.harbor_checks import unsupported, wrong_files
+from adapters.benchmarks.harbor_fields import explain
+from adapters.benchmarks.harbor_record import RecordMaker, artifacts, hooks
+from adapters.benchmarks.harbor_schema import HarborTask
+from adapters.benchmarks.instructions import strip_canary
+from adapters.benchmarks.task_archive import TaskFile, digest_files, pack, read_files
 from domain.errors import TaskError
 from domain.records.canonical import Json, canonical_bytes, digest_bytes
-from domain.records.task import Artifact, NetworkMode, ObjectRef, Phase, Task, TaskEnvironment
-
-_DEFAULT_WORKDIR = "/app"
-_TEMPLATE = re.compile(r"^\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>.*))?\}$", re.DOTALL)
-_WORKDIR = re.compile(r"^\s*WORKDIR\s+(?P<path>/\S*)\s*$", re.IGNORECASE | re.MULTILINE)
-_COMPOSE = ("environment/docker-compose.yaml", "environment/docker-compose.yml")
-_DOCKERFILE = "environment/Dockerfile"
+from domain.records.task import ObjectRef, RewardStrategy, Task
 
 
 class HarborTaskSource:
@@ -76,26 +73,28 @@ class _Reader:
     def read(self) -> tuple[Task, bytes]:
         """Return the task and its archive. Raises TaskError."""
         config = self._config()
-        files = task_files(self.path)
-        by_path = {file.path: file for file in files}
-        task_host_runnable = self.host_runnable or self._flag(config, "host_runnable")
-        problems = [*_unsupported(config, host_runnable=task_host_runnable), *_missing(config, by_path)]
+        found = read_files(self.path)
+        by_path = {file.path: file for file in found.files}
+        problems: list[str] = []
+        host_files: str | None = None
+        metadata: Mapping[str, Json] = {}
+        host_runnable = self.host_runnable or config.metadata.get("host_runnable") is True
         try:
-            environment = self._environment(config, by_path, host_runnable=task_host_runnable)
+            self._flag(config, "host_runnable")
+            host_files = self._host_files(config, by_path)
             metadata = self._metadata(config)
         except TaskError as error:
             problems.append(str(error).removeprefix(f"{self.path}/"))
-            environment, metadata = TaskEnvironment(), dict[str, Json]()
-        envs, env_problems = _environments(config)
-        problems.extend(env_problems)
+        maker = RecordMaker(config=config, files=by_path, host_runnable=host_runnable)
+        problems = [*unsupported(maker), *wrong_files(maker, found.ignored), *problems]
         if problems:
             raise TaskError("; ".join(f"{self.path}/{problem}" for problem in problems))
-        return self._task(config, files, environment, metadata, envs)
+        return self._task(maker, found.files, host_files, metadata)
 
     def _config(self) -> HarborTask:
         where = self.path / "task.toml"
         try:
-            document = tomllib.loads(where.read_bytes().decode())
+            document = tomllib.loads(where.read_bytes().decode().removeprefix("\ufeff"))
         except FileNotFoundError:
             raise TaskError(f"{where}: missing", hint="every task directory has a task.toml") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -103,55 +102,37 @@ class _Reader:
         try:
             return HarborTask.model_validate(document)
         except ValidationError as error:
-            raise TaskError("; ".join(f"{where}: {problem}" for problem in _explain(error))) from None
+            raise TaskError("; ".join(f"{where}: {problem}" for problem in explain(error))) from None
 
     def _task(
-        self,
-        config: HarborTask,
-        files: tuple[TaskFile, ...],
-        environment: TaskEnvironment,
-        metadata: Mapping[str, Json],
-        envs: Mapping[str, Mapping[str, str]],
+        self, maker: RecordMaker, files: tuple[TaskFile, ...], host_files: str | None, metadata: Mapping[str, Json]
     ) -> tuple[Task, bytes]:
-        archive = pack(files)
+        config, archive = maker.config, pack(files)
         family = metadata.get("family")
-        instruction = next(file.content for file in files if file.path == "instruction.md")
+        steps, place = maker.steps(), maker.verifier_place()
+        instruction = maker.files.get("instruction.md")
         task = Task(
             name=config.task.name if config.task is not None else f"local/{self.path.resolve().name}",
             digest=digest_files(files),
-            instruction=strip_canary(instruction.decode()),
+            instruction=steps[0].instruction if instruction is None else strip_canary(instruction.content.decode()),
             archive=ObjectRef(digest=digest_bytes(archive), size_bytes=len(archive)),
-            environment=environment,
-            agent=Phase(timeout_s=config.agent.timeout_sec, user=config.agent.user, env={}),
-            verifier=Phase(timeout_s=config.verifier.timeout_sec, user=config.verifier.user, env=envs["verifier"]),
-            solution_env=envs["solution"],
-            artifacts=tuple(_artifact(entry) for entry in config.artifacts),
+            environment=maker.environment(host_files),
+            agent=maker.agent_phase(),
+            verifier=maker.verifier_phase(),
+            solution_env=config.solution.env,
+            artifacts=artifacts(config.artifacts),
             family=family if isinstance(family, str) else None,
             metadata=metadata,
+            steps=steps,
+            reward_strategy=RewardStrategy(config.multi_step_reward_strategy or "mean"),
+            collect=hooks(config.verifier.collect),
+            verifier_mode=place.mode,
+            verifier_environment=place.environment,
+            verifier_network=place.network,
+            bundles_tests=place.bundles_tests,
+            agent_network=maker.agent_network(),
         )
         return task, archive
-
-    def _environment(
-        self, config: HarborTask, files: Mapping[str, TaskFile], *, host_runnable: bool
-    ) -> TaskEnvironment:
-        table = config.environment
-        dockerfile = files.get(_DOCKERFILE)
-        environment, _ = resolve_templates(table.env)
-        return TaskEnvironment(
-            dockerfile=dockerfile is not None,
-            compose=any(path in files for path in _COMPOSE),
-            docker_image=table.docker_image,
-            host_runnable=host_runnable,
-            host_files=self._host_files(config, files),
-            workdir=_workdir(table.workdir, dockerfile),
-            cpus=table.cpus,
-            memory_mb=table.memory_mb if table.memory_mb is not None else table.memory,
-            storage_mb=table.storage_mb if table.storage_mb is not None else table.storage,
-            gpus=table.gpus,
-            network_mode=NetworkMode(table.mode()),
-            allowed_hosts=tuple(table.allowed_hosts or ()),
-            env=environment,
-        )
 
     def _host_files(self, config: HarborTask, files: Mapping[str, TaskFile]) -> str | None:
         """Return ``[metadata] host_files``, or ``environment`` where Harbor too uploads its loose files."""
@@ -159,7 +140,7 @@ class _Reader:
         if value is None:
             loose = any(path.startswith("environment/") for path in files)
             image = config.environment.docker_image is not None
-            return "environment" if image and loose and _DOCKERFILE not in files else None
+            return "environment" if image and loose and "environment/Dockerfile" not in files else None
         if not isinstance(value, str) or not any(path.startswith(value.strip("/") + "/") for path in files):
             raise TaskError(f"{self.path}/task.toml: metadata.host_files: {value!r} is no directory of the task")
         return value.strip("/")
@@ -179,124 +160,3 @@ class _Reader:
         except (TypeError, ValueError) as error:
             raise TaskError(f"{self.path}/task.toml: metadata: {error}") from None
         return cast("Mapping[str, Json]", dict(config.metadata))
-
-
-def strip_canary(text: str) -> str:
-    """Return an instruction without leading canary lines and the blank lines after them.
-
-    Source: Harbor 0.26 ``models/task/task.py``: HTML comment or ``#`` lines that hold "canary".
-    """
-    lines = text.splitlines(keepends=True)
-    start = 0
-    while start < len(lines) and _is_canary(lines[start]):
-        start += 1
-    if start:
-        while start < len(lines) and not lines[start].strip():
-            start += 1
-    return "".join(lines[start:])
-
-
-def _is_canary(line: str) -> bool:
-    text = line.strip().lower()
-    return "canary" in text and (text.startswith("#") or (text.startswith("<!--") and text.endswith("-->")))
-
-
-def resolve_templates(env: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return ``env`` with ``${VAR:-default}`` as its default, and the names whose value has no default.
-
-    The host's environment is never read: a task must run the same everywhere.
-    """
-    resolved: dict[str, str] = {}
-    missing: list[str] = []
-    for name, value in env.items():
-        match = _TEMPLATE.match(value)
-        if match is None:
-            resolved[name] = value
-        elif match["default"] is None:
-            missing.append(name)
-        else:
-            resolved[name] = match["default"]
-    return resolved, missing
-
-
-def _environments(config: HarborTask) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Return the resolved environments by table, and a problem for each template without a default."""
-    tables = {"environment": config.environment.env, "verifier": config.verifier.env, "solution": config.solution.env}
-    resolved: dict[str, dict[str, str]] = {}
-    problems: list[str] = []
-    for table, env in tables.items():
-        resolved[table], missing = resolve_templates(env)
-        problems.extend(
-            f"task.toml: {table}.env.{name}: {env[name]} reads the host's environment, which tasks never see"
-            " (give a default: ${VAR:-value})"
-            for name in missing
-        )
-    return resolved, problems
-
-
-def _explain(error: ValidationError) -> list[str]:
-    lines: list[str] = []
-    for problem in error.errors(include_url=False, include_context=False):
-        where = ".".join(str(part) for part in problem["loc"]) or "the document"
-        what = "unknown field" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{where}: {what}")
-    return lines
-
-
-def _unsupported(config: HarborTask, *, host_runnable: bool) -> list[str]:
-    """Name what the format allows and no sandbox here realises; silence would change what is measured."""
-    environment, verifier, agent = config.environment, config.verifier, config.agent
-    asked = {
-        "steps": bool(config.steps),
-        "multi_step_reward_strategy": config.multi_step_reward_strategy is not None,
-        "environment.os": environment.os.lower() != "linux",
-        "environment.tpu": environment.tpu is not None,
-        "environment.gpu_types": bool(environment.gpu_types),
-        "environment.mcp_servers": bool(environment.mcp_servers),
-        "environment.skills_dir": environment.skills_dir is not None,
-        "environment.healthcheck": environment.healthcheck is not None,
-        "verifier.collect": bool(verifier.collect),
-        "verifier.environment": verifier.environment is not None and not host_runnable,
-        "agent.network_mode": agent.network_mode not in {None, environment.mode()},
-        "agent.allowed_hosts": agent.allowed_hosts not in (None, environment.allowed_hosts),
-        "verifier.network_mode": verifier.network_mode not in {None, environment.mode()},
-        "verifier.allowed_hosts": verifier.allowed_hosts not in (None, environment.allowed_hosts),
-        "artifacts.service": any(isinstance(a, ArtifactTable) and a.service is not None for a in config.artifacts),
-    }
-    return [f"task.toml: {name}: not supported yet" for name, present in asked.items() if present]
-
-
-def _missing(config: HarborTask, files: Mapping[str, TaskFile]) -> list[str]:
-    problems: list[str] = []
-    instruction = files.get("instruction.md")
-    if config.steps is None:
-        if instruction is None or not _readable(instruction):
-            problems.append("instruction.md: missing, empty or not UTF-8")
-        if "tests/test.sh" not in files:
-            problems.append("tests/test.sh: missing")
-    has_definition = _DOCKERFILE in files or any(path in files for path in _COMPOSE)
-    host_runnable = config.metadata.get("host_runnable") is True
-    if config.environment.docker_image is None and not has_definition and not host_runnable:
-        problems.append("environment/: neither Dockerfile nor docker-compose.yaml, and no environment.docker_image")
-    return problems
-
-
-def _readable(file: TaskFile) -> bool:
-    try:
-        return bool(strip_canary(file.content.decode()).strip())
-    except UnicodeDecodeError:
-        return False
-
-
-def _workdir(declared: str | None, dockerfile: TaskFile | None) -> str:
-    """Return the declared directory, else the image's last absolute ``WORKDIR``, else ``/app``."""
-    if declared is not None:
-        return str(PurePosixPath(declared))
-    found = _WORKDIR.findall(dockerfile.content.decode(errors="replace")) if dockerfile is not None else []
-    return str(PurePosixPath(found[-1])) if found else _DEFAULT_WORKDIR
-
-
-def _artifact(entry: str | ArtifactTable) -> Artifact:
-    if isinstance(entry, str):
-        return Artifact(source=entry)
-    return Artifact(source=entry.source, destination=entry.destination, exclude=tuple(entry.exclude))

@@ -3,11 +3,14 @@
 import hashlib
 import io
 import os
+import re
 import stat
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapters.benchmarks.ignore_rules import IGNORE_FILE, Rule, in_scope, is_ignored, parse_rules
 from domain.errors import TaskError
 
 _IGNORED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
@@ -25,14 +28,58 @@ class TaskFile:
     link: str | None = None
 
 
-def task_files(directory: Path) -> tuple[TaskFile, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFiles:
+    """The files that make a task, and those that its ``.harborignore`` leaves out."""
+
+    files: tuple[TaskFile, ...]
+    ignored: tuple[str, ...]
+
+
+def read_files(directory: Path) -> TaskFiles:
     """Return every file below ``directory`` in order of path.
 
     Raises:
         TaskError: a link leaves the task or leads nowhere, or something is neither file nor directory.
     """
-    found = [_read(directory, path) for path in _walk(directory)]
-    return tuple(sorted(found, key=lambda file: file.path))
+    paths = {path.relative_to(directory).as_posix(): path for path in _walk(directory)}
+    rules = _rules(directory, paths)
+    # A link into an ignored place would bring what was left out.
+    resolved = {name: path.resolve() for name, path in paths.items() if path.is_symlink()}
+    top = directory.resolve()
+    ignored = {
+        name
+        for name in paths
+        if is_ignored(name, rules)
+        or (
+            name in resolved
+            and resolved[name].is_relative_to(top)
+            and is_ignored(resolved[name].relative_to(top).as_posix(), rules)
+        )
+    }
+    found = [_read(directory, path) for name, path in paths.items() if name not in ignored]
+    return TaskFiles(files=tuple(sorted(found, key=lambda file: file.path)), ignored=tuple(sorted(ignored)))
+
+
+def _rules(directory: Path, paths: Mapping[str, Path]) -> tuple[Rule, ...]:
+    """Return the rules of every ``.harborignore``, outermost first."""
+    rules: list[Rule] = []
+    for name in sorted((name for name in paths if name.rpartition("/")[2] == IGNORE_FILE), key=lambda n: n.count("/")):
+        file = _read(directory, paths[name])
+        where = name.rpartition("/")[0]
+        if file.link is not None:
+            raise TaskError(f"{directory}: {name} is a link", hint="write the rules into a file")
+        if _no_scope(where):
+            raise TaskError(f"{directory}: {name} has no effect", hint="rules hold in tests/ and solution/")
+        try:
+            rules += parse_rules(file.content.decode(), where)
+        except (UnicodeDecodeError, re.error) as error:
+            raise TaskError(f"{directory}: {name}: {error}") from None
+    return tuple(rules)
+
+
+def _no_scope(where: str) -> bool:
+    return where != "" and not in_scope(where)
 
 
 def _walk(directory: Path) -> list[Path]:

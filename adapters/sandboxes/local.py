@@ -60,6 +60,7 @@ class LocalSandbox:
             "environment/Dockerfile": image and environment.dockerfile,
             "environment/docker-compose.yaml": image and environment.compose,
             "environment.gpus": bool(environment.gpus),
+            "environment.gpu_types": bool(environment.gpu_types),
             "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
             f"environment.workdir = {environment.workdir!r} (the system is read-only)": not top or is_fixed(top),
         }

@@ -160,6 +160,7 @@ class MemorySandbox:
             "environment/Dockerfile": image and environment.dockerfile,
             "environment/docker-compose.yaml": image and environment.compose,
             "environment.gpus": bool(environment.gpus),
+            "environment.gpu_types": bool(environment.gpu_types),
             "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
         }
         return tuple(f"{what}: not in a memory box" for what, present in asked.items() if present)

@@ -1,10 +1,20 @@
 """What a trial leaves: declared artifacts or the working directory, and logs. Taken after every process is dead."""
 
-from domain.errors import NotFoundError
-from domain.ports import Box, CommandResult
-from domain.records.archive import merge_archives, pack_files, place
+import io
+import tarfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from domain.errors import NotFoundError, SandboxError
+from domain.ports import Box, Command, CommandResult
+from domain.records.archive import merge_archives, pack_files, paths, place
 from domain.records.profile import Profile
 from domain.records.task import Task
+
+CONVENTION = "/logs/artifacts"
+"""Collected whether declared or not. Source: Harbor 0.26 ``models/trial/paths.py``."""
 
 
 async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes, tuple[str, ...]]:
@@ -13,7 +23,8 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
     Raises:
         SandboxError: a path leaves the box or is no file: the caller treats the outputs as tampered with.
     """
-    declared = [artifact.source for artifact in task.artifacts]
+    excluded = {artifact.source: artifact.exclude for artifact in task.artifacts}
+    declared = list(excluded)
     if not declared:
         declared = [profile.workdir or task.environment.workdir]
     parts: dict[str, bytes] = {}
@@ -21,10 +32,21 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
     for path in dict.fromkeys([*declared, *profile.required_outputs]):
         absolute = path if path.startswith("/") else f"{task.environment.workdir.rstrip('/')}/{path}"
         try:
-            parts[absolute] = await box.download(absolute)
+            parts[absolute] = without(await box.download(absolute), excluded.get(path, ()))
         except NotFoundError:
             missing.append(absolute)
+    await _add_convention(box, parts, excluded)
     return place(parts), tuple(missing)
+
+
+async def _add_convention(box: Box, parts: dict[str, bytes], excluded: Mapping[str, tuple[str, ...]]) -> None:
+    """Add what lies at the place where agents publish without a declaration."""
+    if CONVENTION in parts:
+        return
+    with suppress(NotFoundError):
+        published = without(await box.download(CONVENTION), excluded.get(CONVENTION, ()))
+        if paths(published):
+            parts[CONVENTION] = published
 
 
 async def collect_logs(box: Box, transcript: tuple[CommandResult, ...], *, with_directory: bool) -> bytes:
@@ -40,3 +62,87 @@ async def collect_logs(box: Box, transcript: tuple[CommandResult, ...], *, with_
         except NotFoundError:
             return parts[""]
     return merge_archives(parts)
+
+
+async def run_hooks(box: Box, task: Task) -> str:
+    """Run the task's collect hooks and say which of them failed; empty: none.
+
+    A hook that fails settles nothing: what it should have written is missing, and that is graded as such. It runs
+    as the user it declares, bounded, when everything the agent started is dead.
+
+    Raises:
+        SandboxError: the box failed.
+    """
+    failed: list[str] = []
+    for hook in task.collect:
+        result = await box.exec(
+            Command(
+                argv=("bash", "-c", hook.command),
+                cwd=task.environment.workdir,
+                env=task.environment.env,
+                timeout_s=hook.timeout_s,
+                user=hook.user,
+            )
+        )
+        if result.exit_code != 0:
+            how = f"did not end within {hook.timeout_s:g} s" if result.timed_out else f"ended with {result.exit_code}"
+            failed.append(f"collect hook {hook.command!r} {how}")
+    return "; ".join(failed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What was taken out of a box."""
+
+    archive: bytes | None = None
+    missing: tuple[str, ...] = ()
+    problem: str = ""
+    """Why there is no archive: something there cannot be an honest output."""
+
+
+async def collect_surely(box: Box, task: Task, profile: Profile) -> Outputs:
+    """Collect, and once more when it failed in a box that still answers.
+
+    A copy that failed once is no verdict on the agent.
+
+    Raises:
+        SandboxError: the box no longer answers: infrastructure.
+    """
+    for last in (False, True):
+        try:
+            archive, missing = await collect_outputs(box, task, profile)
+            return Outputs(archive=archive, missing=missing)
+        except SandboxError as error:
+            if last:
+                return Outputs(problem=error.message)
+        await box.exec(Command(argv=("true",)))
+    return Outputs()
+
+
+def without(archive: bytes, patterns: tuple[str, ...]) -> bytes:
+    """Return a download without what ``tar --exclude`` would leave out.
+
+    A pattern matches from any component of a path on, ``*`` crosses slashes, and a directory takes what is below it
+    along. Source: GNU tar manual, section 6.5, the defaults of ``--exclude``.
+    """
+    if not patterns:
+        return archive
+    out = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as source,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as target,
+    ):
+        for member in source:
+            if not _excluded(member.name, patterns):
+                target.addfile(member, source.extractfile(member) if member.isreg() else None)
+    return out.getvalue()
+
+
+def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
+    parts = [part for part in name.split("/") if part not in {"", "."}]
+    return any(
+        fnmatchcase("/".join(parts[start:end]), pattern.strip("/").removeprefix("./"))
+        for end in range(1, len(parts) + 1)
+        for start in range(end)
+        for pattern in patterns
+    )

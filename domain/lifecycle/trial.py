@@ -2,52 +2,26 @@
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from domain.errors import AgentError, SandboxError, SynthError
 from domain.ledger_ports import Ledger
-from domain.lifecycle.collect import collect_logs, collect_outputs
 from domain.lifecycle.deadline import within
-from domain.lifecycle.recipe import Ending, preparation, run_recipe
-from domain.ports import Box, BoxSpec, Clock, Engine, Limits, ModelBinding, ModelService, Sandbox, Store
-from domain.records.experiment import Lease, TokenScope
-from domain.records.profile import Plan, Profile
-from domain.records.task import ObjectRef, Task
-from domain.records.trial import AttemptKey, EvidenceRef, TrialOutcome, TrialRecord, Usage
+from domain.lifecycle.health import find_illness
+from domain.lifecycle.phases import Scene, act, gather
+from domain.lifecycle.recipe import preparation
+from domain.lifecycle.steps import is_verified_inside, run_steps
+from domain.lifecycle.trial_context import TAMPERED, Attempt, TrialContext
+from domain.lifecycle.variables import filled, used_values
+from domain.ports import Box, BoxSpec, Limits, ModelBinding
+from domain.records.experiment import TokenScope
+from domain.records.task import Task, TaskEnvironment
+from domain.records.trial import EvidenceRef, TrialOutcome, TrialRecord, Usage
+
+__all__ = ["MODEL_NAME", "TAMPERED", "Attempt", "TrialContext", "actor_environment", "box_limits", "run_trial"]
 
 MODEL_NAME = "policy"
 """The one model name a box may ask for; which weights answer is the token's business."""
-TAMPERED = "tampered: "
-"""Prefix of a record's detail when its outputs try to leave the box."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialContext:
-    """What all trials of a unit share."""
-
-    clock: Clock
-    ledger: Ledger
-    store: Store
-    sandbox: Sandbox
-    engine: Engine
-    model: ModelService
-    profile: Profile
-    profile_digest: str
-    plan: Plan
-    experiment_id: str
-    lease: Lease
-    policy: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What one trial is about."""
-
-    key: AttemptKey
-    task: Task
-    archive: bytes
-    seed: int
-    n_infra_retries: int = 0
 
 
 async def run_trial(context: TrialContext, attempt: Attempt) -> TrialRecord:
@@ -83,6 +57,7 @@ async def run_trial(context: TrialContext, attempt: Attempt) -> TrialRecord:
 
 async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -> TrialRecord:
     trial_id = blank.trial_id
+    task = filled(attempt.task, context.variables)
     box = await context.sandbox.create(
         BoxSpec(
             box_id=f"{trial_id}-actor",
@@ -90,9 +65,9 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
             trial_id=trial_id,
             fence=context.lease.fence,
             deadline_ms=blank.started_ms + int(context.plan.trial_deadline_s * 1000) + 60_000,
-            environment=attempt.task.environment,
+            environment=actor_environment(task),
             archive=attempt.task.archive,
-            limits=box_limits(attempt.task),
+            limits=box_limits(task),
             model_access=context.engine.needs_model,
         )
     )
@@ -100,10 +75,8 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
     try:
         if context.engine.needs_model:
             binding = await asyncio.to_thread(_bind, context, attempt, trial_id, box)
-        ending = await _agent_phase(context, attempt, box, binding)
-        record = await _collect(
-            context, attempt, box, replace(blank, outcome=ending.outcome, detail=ending.detail), ending
-        )
+        values = used_values(attempt.task, context.variables)
+        record = await _work(Scene(context=context, box=box, binding=binding, values=values), attempt, task, blank)
         stats = await box.stats()
         usage = replace(blank.usage, cpu_s=stats.cpu_s, peak_memory_bytes=stats.peak_memory_bytes)
         record = replace(record, usage=usage, limits_enforced_by=stats.limits_enforced_by)
@@ -117,30 +90,40 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
     return replace(record, evidence=evidence, usage=_with_tokens(record.usage, evidence))
 
 
-async def _agent_phase(context: TrialContext, attempt: Attempt, box: Box, binding: ModelBinding | None) -> Ending:
-    for upload in preparation(context.profile, attempt.task, attempt.archive):
-        await box.upload(upload.tar, upload.target)
-    launch = context.engine.launch(context.profile, attempt.task, attempt.archive, binding)
-    limit_s = context.plan.agent_timeout_s
-    if attempt.task.agent.timeout_s is not None:
-        limit_s = min(limit_s, attempt.task.agent.timeout_s)
-    return await run_recipe(box, context.clock, context.profile, attempt.task, launch, limit_s)
+async def _work(scene: Scene, attempt: Attempt, task: Task, blank: TrialRecord) -> TrialRecord:
+    """Let the agent work in a box that is ready, and take what it leaves.
+
+    Raises:
+        AgentError: the recipe is broken.
+        SandboxError: the box failed or never became ready.
+    """
+    context, profile = scene.context, scene.context.profile
+    for upload in preparation(profile, task, attempt.archive):
+        await scene.box.upload(upload.tar, upload.target)
+    illness = await find_illness(scene.box, context.clock, task, task.environment.healthcheck)
+    if illness:
+        raise SandboxError(illness)
+    if is_verified_inside(task):
+        return await run_steps(scene, attempt, blank)
+    ending = await act(scene, profile, task, attempt.archive)
+    left = await gather(scene, task, ending)
+    record = replace(
+        blank,
+        outcome=ending.outcome,
+        detail="; ".join(part for part in (ending.detail, left.note) if part),
+        logs=left.logs,
+        outputs=left.outputs,
+        missing_artifacts=left.missing,
+    )
+    return replace(record, detail=f"{TAMPERED}{left.problem}") if left.problem else record
 
 
-async def _collect(
-    context: TrialContext, attempt: Attempt, box: Box, record: TrialRecord, ending: Ending
-) -> TrialRecord:
-    logs = await collect_logs(box, ending.transcript, with_directory=context.engine.needs_model)
-    logs_ref = await _put(context.store, logs)
-    try:
-        outputs, missing = await collect_outputs(box, attempt.task, context.profile)
-    except SandboxError as error:
-        return replace(record, logs=logs_ref, detail=f"{TAMPERED}{error.message}")
-    return replace(record, logs=logs_ref, outputs=await _put(context.store, outputs), missing_artifacts=missing)
-
-
-async def _put(store: Store, data: bytes) -> ObjectRef:
-    return await asyncio.to_thread(store.put, data)
+def actor_environment(task: Task) -> TaskEnvironment:
+    """Return what the agent's box is made of: its own phase's network, for its whole life."""
+    policy = task.agent_network
+    if policy is None:
+        return task.environment
+    return replace(task.environment, network_mode=policy.mode, allowed_hosts=policy.allowed_hosts)
 
 
 def _bind(context: TrialContext, attempt: Attempt, trial_id: str, box: Box) -> ModelBinding:

@@ -12,7 +12,7 @@ from domain.ports.learning import (
 )
 from domain.ports.sampling import Family, Sampler, SampleRequest, SampleResult
 from domain.ports.state import Clock, DatumTables, Progress, Records, Store
-from domain.ports.trials import Engine, Evidence, Launch, ModelBinding, ModelService, TaskSource, Upload, Verifier
+from domain.ports.trials import Engine, Evidence, Launch, ModelBinding, ModelService, TaskSource, Upload, Verifier, Work
 
 __all__ = [
     "Box",
@@ -46,4 +46,5 @@ __all__ = [
     "TrainingRun",
     "Upload",
     "Verifier",
+    "Work",
 ]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from domain.ports.boxes import Command
+from domain.ports.boxes import Box, Command
 from domain.records.assessment import Assessment
 from domain.records.model import PolicyVersion
 from domain.records.profile import Profile
@@ -62,6 +62,23 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one phase left, to be verified while its trial still runs."""
+
+    task: Task
+    """As the phase sees it (``lifecycle.step_view``), its templates not filled."""
+    archive: bytes
+    """The task's archive as the phase sees it."""
+    trial: TrialRecord
+    """So far: its identity."""
+    fence: int
+    outputs: bytes | None = None
+    missing_artifacts: tuple[str, ...] = ()
+    box: Box | None = None
+    """The agent's own box, for a shared verifier: nothing that the agent started lives in it any more."""
+
+
 class Verifier(Protocol):
     """Assesses what a trial left behind."""
 
@@ -70,7 +87,14 @@ class Verifier(Protocol):
         ...
 
     async def assess(self, task: Task, trial: TrialRecord, *, fence: int) -> Assessment:
-        """Assess retained outputs in a fresh box. Infrastructure faults become UNGRADED, not exceptions."""
+        """Assess retained outputs in a fresh box. Infrastructure faults become UNGRADED, not exceptions.
+
+        Steps were verified while the trial ran: their verdicts are read from its record.
+        """
+        ...
+
+    async def verify(self, work: Work) -> Assessment:
+        """Verify one phase of a running trial. Infrastructure faults become UNGRADED, not exceptions."""
         ...
 
 

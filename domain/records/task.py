@@ -25,6 +25,42 @@ class NetworkMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPolicy:
+    """What one phase may reach, where it differs from its environment."""
+
+    mode: NetworkMode
+    allowed_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healthcheck:
+    """A command that must succeed before the agent starts; Docker's meaning of each number."""
+
+    command: str
+    interval_s: float = 5.0
+    timeout_s: float = 30.0
+    start_period_s: float = 0.0
+    """Failures in it do not count."""
+    start_interval_s: float = 5.0
+    retries: int = 3
+    """Consecutive failures that make the box unhealthy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A tool server that the agent may use."""
+
+    name: str
+    transport: str
+    """``stdio``, ``sse`` or ``streamable-http``."""
+    url: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """May hold ``${VAR}``, which the operator's variables fill when the trial runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnvironment:
     """What the task asks of its box. Source: Harbor 0.26 ``models/task/config.py``."""
 
@@ -43,6 +79,16 @@ class TaskEnvironment:
     network_mode: NetworkMode = NetworkMode.PUBLIC
     allowed_hosts: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A value may be ``${VAR}`` or ``${VAR:-default}``; ``lifecycle.variables`` fills it when the trial runs."""
+    context: str = "environment"
+    """Directory of the task with Dockerfile or compose file and what they copy."""
+    build_timeout_s: float = 600.0
+    """Bounds building and starting."""
+    gpu_types: tuple[str, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+    skills_dir: str | None = None
+    """Directory of the box whose contents are the agent's skills."""
+    healthcheck: Healthcheck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +97,37 @@ class Artifact:
 
     source: str
     destination: str | None = None
+    """Where it lies in Harbor's layout; the verifier finds it at ``source``."""
     exclude: tuple[str, ...] = ()
+    """Patterns of ``tar --exclude``."""
+    service: str | None = None
+    """Compose service it is taken from; None: the agent's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectHook:
+    """A command run after the agent's processes are dead, so that a service's state becomes files."""
+
+    command: str
+    service: str = "main"
+    timeout_s: float = 60.0
+    user: str | None = None
+
+
+class VerifierMode(StrEnum):
+    """Where the tests run."""
+
+    SEPARATE = "separate"
+    """In a fresh box, over what was retained. The default here, not Harbor's."""
+    SHARED = "shared"
+    """In the agent's box, once everything the agent started is dead."""
+
+
+class RewardStrategy(StrEnum):
+    """How the rewards of steps become the trial's."""
+
+    MEAN = "mean"
+    FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +138,30 @@ class Phase:
     """None: the plan's limit alone holds."""
     user: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a task: its own instruction, tests and limits in the box that all steps share.
+
+    What a step leaves open has the task's value already. ``lifecycle.step_view`` makes it a task of its own.
+    """
+
+    name: str
+    """Its directory below ``steps/``."""
+    instruction: str
+    agent: Phase
+    verifier: Phase
+    artifacts: tuple[Artifact, ...] = ()
+    """The task's and its own."""
+    collect: tuple[CollectHook, ...] = ()
+    healthcheck: Healthcheck | None = None
+    min_reward: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Reward key -> least value; below one of them, or without it, no later step runs."""
+    verifier_mode: VerifierMode = VerifierMode.SEPARATE
+    verifier_environment: TaskEnvironment | None = None
+    verifier_network: NetworkPolicy | None = None
+    bundles_tests: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +185,18 @@ class Task:
     family: str | None = None
     """Cluster key for statistics: tasks of one family are not independent."""
     metadata: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    steps: tuple[Step, ...] = ()
+    reward_strategy: RewardStrategy = RewardStrategy.MEAN
+    collect: tuple[CollectHook, ...] = ()
+    verifier_mode: VerifierMode = VerifierMode.SEPARATE
+    verifier_environment: TaskEnvironment | None = None
+    """None: a fresh copy of the agent's."""
+    bundles_tests: bool = False
+    """The verifier's image holds ``/tests``; nothing is uploaded into it."""
+    agent_network: NetworkPolicy | None = None
+    """None: the environment's."""
+    verifier_network: NetworkPolicy | None = None
+    """None: no network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

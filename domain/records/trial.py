@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from domain.records.assessment import Assessment
 from domain.records.canonical import Json
 from domain.records.task import ObjectRef
 
@@ -113,6 +114,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of a trial, verified while the trial ran; a task with a shared verifier has one without a name."""
+
+    name: str
+    outcome: TrialOutcome
+    detail: str = ""
+    outputs: ObjectRef | None = None
+    logs: ObjectRef | None = None
+    missing_artifacts: tuple[str, ...] = ()
+    assessment: Assessment | None = None
+    """None: the experiment assesses nothing, or the step was not reached by its verifier."""
+    stopped: str = ""
+    """Why no later step ran; empty: the next one did, or there is none."""
+    started_ms: int = 0
+    ended_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
     """The record of one attempt. Exactly one terminal record per attempt key counts."""
 
@@ -142,3 +161,5 @@ class TrialRecord:
     """Limit -> mechanism: ``{"memory": "cgroup"}`` or ``supervisor``."""
     n_infra_retries: int = 0
     """Trials of this attempt lost to infrastructure before this one."""
+    steps: tuple[StepRecord, ...] = ()
+    """The steps that ran, in order; empty for a task of one phase with a separate verifier."""

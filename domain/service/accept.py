@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from domain.errors import AdmissionError, ConfigurationError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.lease import LEASE_TTL_S
+from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.schedule import n_units
 from domain.records.canonical import digest_of
 from domain.records.experiment import (
@@ -74,7 +75,7 @@ def accept(platform: Platform, submission: Submission, *, holder: str | None = N
     with platform.ledger.snapshot() as tx:
         task_set, _ = tx.catalog.task_set(reference)
         policy = _policy(tx, platform, actor, submission)
-    _admit_tasks(platform, submission.plan, task_set)
+    _admit_tasks(platform, submission.plan, task_set, actor)
     _check_evaluation(platform, submission.plan)
     actor_digest = publish_profile(platform, actor)
     spec = ExperimentSpec(
@@ -188,7 +189,7 @@ def resolve_model(tx: Transaction, model: str) -> PolicyVersion:
     raise ConfigurationError(f"model: {model!r} is not a model reference", hint="write base:NAME or checkpoint:ID")
 
 
-def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet) -> None:
+def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profile) -> None:
     sandbox = platform.sandboxes.get(plan.sandbox)
     if sandbox is None:
         known = ", ".join(sorted(platform.sandboxes))
@@ -196,7 +197,7 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet) -> None:
     refused: list[str] = []
     for entry in task_set.tasks:
         task = platform.records.load(Task, entry.record)
-        if reasons := sandbox.refusals(task.environment):
+        if reasons := task_refusals(task, sandbox, platform.engines[actor.engine], platform.variables):
             refused.append(f"{entry.name}: {'; '.join(reasons)}")
     if refused:
         shown = "\n  ".join(refused[:10])

@@ -1,7 +1,7 @@
 """The ports a use case needs, in one value; resources/wiring.py fills it with adapters."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from domain.ledger_ports import Ledger
 from domain.ports import (
@@ -38,3 +38,5 @@ class Platform:
     model: ModelService
     trainer: Trainer
     policies: PolicyMaker
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What the operator gives to tasks that ask for it with ``${VAR}``; kept in no record."""

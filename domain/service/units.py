@@ -188,6 +188,9 @@ def _context(
             experiment_id=experiment.experiment_id,
             lease=lease,
             policy=row.policy.name if row.policy else None,
+            # Whatever stages are asked for: a step is verified while its trial runs, or never.
+            verifier=None if spec.kind is ExperimentKind.UNSCORED else platform.verifiers[spec.plan.sandbox],
+            variables=platform.variables,
         ),
         verifier=platform.verifiers[spec.plan.sandbox] if scored else None,
         datum_tables=platform.datum_tables,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.benchmarks.harbor import HarborTaskSource, strip_canary
+from adapters.benchmarks.harbor import HarborTaskSource
+from adapters.benchmarks.instructions import strip_canary
 from domain.errors import TaskError
 from domain.records.archive import paths
 from domain.records.task import Artifact, NetworkMode, Task
@@ -70,11 +71,11 @@ env = { D = "${X:-}" }
     assert (task.name, task.family, task.instruction) == ("org/full", "f", "Do it.\n")
     assert (task.agent.timeout_s, task.agent.user) == (30.0, "1001")
     assert (task.verifier.timeout_s, task.verifier.user) == (12.5, "root")
-    assert (dict(task.verifier.env), dict(task.solution_env)) == ({"A": "1", "B": "two"}, {"C": "3"})
+    assert (dict(task.verifier.env), dict(task.solution_env)) == ({"A": "1", "B": "${HOST:-two}"}, {"C": "3"})
     environment = task.environment
     assert (environment.cpus, environment.memory_mb, environment.storage_mb, environment.gpus) == (2.0, 2048, 100, 0)
     assert (environment.workdir, environment.network_mode) == ("/work", NetworkMode.NO_NETWORK)
-    assert (environment.dockerfile, environment.host_runnable, dict(environment.env)) == (True, False, {"D": ""})
+    assert (environment.dockerfile, environment.host_runnable, dict(environment.env)) == (True, False, {"D": "${X:-}"})
     wanted = Artifact(source="/data", destination="d", exclude=("*.o",))
     assert task.artifacts == (Artifact(source="out.txt"), wanted)
 
@@ -101,17 +102,26 @@ BAD = {
     "environment: ": '[environment]\nnetwork_mode = "allowlist"',
     "environment.network_mode": '[environment]\nnetwork_mode = "none"',
     "schema_version": 'schema_version = "2.0"',
-    "steps": "[[steps]]\nname = 'a'",
+    "steps.0.nam": "[[steps]]\nnam = 'a'",
+    "steps.0.name": "[[steps]]\nname = 'a/b'",
+    "steps: ": "[[steps]]\nname = 'a'\n[[steps]]\nname = 'A'",
+    "multi_step_reward_strategy": 'multi_step_reward_strategy = "mean"',
+    "environment.memroy_mb: unknown field (did you mean memory_mb?)": "[environment]\nmemroy_mb = 1",
+    "environment.collect: unknown field (it belongs to steps[].verifier or verifier)": "[environment]\ncollect = []",
+    "environment.env.D": '[environment.env]\nD = "Bearer ${KEY}"',
+    "memory says 2048 MiB": '[environment]\nmemory = "2G"\nmemory_mb = 1024',
+    "allow_internet": '[environment]\nallow_internet = false\nnetwork_mode = "public"',
+    "environment.allowed_hosts": '[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["https://a.b/c"]',
+    "environment.tpu": '[environment]\ntpu = { type = "v6e", topology = "2x4" }',
+    "headers: Authorization": '[[environment.mcp_servers]]\nname = "m"\nurl = "http://m"\n'
+    'headers = { Authorization = "Bearer abc" }',
+    "artifacts: '/app' and '/data' come to lie": 'artifacts = ["/app", { source = "/data", destination = "app" }]',
+    "artifacts.service": 'artifacts = [{ source = "/d", service = "db" }]',
+    "verifier.collect.service": '[[verifier.collect]]\ncommand = "true"\nservice = "db"',
+    "verifier.network_mode": '[verifier]\nenvironment_mode = "shared"\nnetwork_mode = "no-network"',
     "environment.os": '[environment]\nos = "windows"',
-    "environment.gpu_types": '[environment]\ngpu_types = ["h100"]',
     "environment.mcp_servers": '[[environment.mcp_servers]]\nname = "m"',
-    "environment.healthcheck": '[environment.healthcheck]\ncommand = "true"',
-    "environment.skills_dir": '[environment]\nskills_dir = "/s"',
-    "verifier.collect": '[[verifier.collect]]\ncommand = "true"',
-    "verifier.environment": "[verifier.environment]\ncpus = 1",
-    "agent.network_mode": '[agent]\nnetwork_mode = "no-network"',
-    "verifier.env.K": '[verifier.env]\nK = "${KEY}"',
-    "environment.env.K": '[environment.env]\nK = "${KEY}"',
+    "environment.healthcheck.retries": '[environment.healthcheck]\ncommand = "true"\nretries = 0',
     "metadata.host_runnable": '[metadata]\nhost_runnable = "yes"',
     "metadata.host_files": '[metadata]\nhost_files = "environment/nothing"',
     "metadata.family": "[metadata]\nfamily = 1",

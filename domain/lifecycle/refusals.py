@@ -1,0 +1,87 @@
+"""What of a task a sandbox, an engine or the operator's variables cannot give, said before anything runs."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from domain.lifecycle.step_view import step_view
+from domain.lifecycle.variables import missing_variables
+from domain.ports import Engine, Sandbox
+from domain.records.task import NetworkMode, NetworkPolicy, Task, TaskEnvironment, VerifierMode
+
+
+@runtime_checkable
+class TakesTools(Protocol):
+    """An engine that hands a task's tool servers or skills to its harness; the task of a launch names them."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """``mcp_servers`` and ``skills_dir``, as far as it takes them."""
+        ...
+
+
+def task_refusals(task: Task, sandbox: Sandbox, engine: Engine, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Name everything of ``task`` that cannot be realised; empty: admitted."""
+    found = [
+        *_places(task, sandbox),
+        *_services(task, sandbox),
+        *_tools(task, engine),
+        *missing_variables(task, variables, with_solution=engine.name == "oracle"),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _places(task: Task, sandbox: Sandbox) -> Iterator[str]:
+    """Refuse boxes of the agent and of each verifier; the verifier's own words say so."""
+    yield from sandbox.refusals(task.environment)
+    if task.agent_network is not None:
+        yield from _network(task, "agent", task.agent_network, sandbox)
+    views = [("verifier", task)] if not task.steps else []
+    views += [(f"steps.{step.name}.verifier", step_view(task, step)) for step in task.steps]
+    for name, view in views:
+        if view.verifier_mode is VerifierMode.SHARED:
+            continue
+        if view.verifier_environment is not None:
+            # As the verifier's box is made: the network it declares for itself is told below.
+            quiet = replace(view.verifier_environment, network_mode=NetworkMode.NO_NETWORK, allowed_hosts=())
+            yield from (f"{name}.{_own_name(quiet, words)}" for words in sandbox.refusals(quiet))
+        if view.verifier_network is not None:
+            yield from _network(view, name, view.verifier_network, sandbox)
+
+
+def _own_name(environment: TaskEnvironment, words: str) -> str:
+    """Return a refusal with the directory that the environment is built from."""
+    return words.replace("environment/", f"{environment.context}/", 1)
+
+
+def _network(task: Task, name: str, policy: NetworkPolicy, sandbox: Sandbox) -> Iterator[str]:
+    wanted = replace(task.environment, network_mode=policy.mode, allowed_hosts=policy.allowed_hosts)
+    usual = set(sandbox.refusals(replace(task.environment, network_mode=NetworkMode.NO_NETWORK, allowed_hosts=())))
+    for words in sandbox.refusals(wanted):
+        if words not in usual:
+            yield words.replace("environment.", f"{name}.", 1)
+
+
+def _services(task: Task, sandbox: Sandbox) -> Iterator[str]:
+    """A box without compose has one service; host-runnable tasks may not ask it for another."""
+    if not task.environment.compose or not sandbox.refusals(TaskEnvironment(compose=True)):
+        return
+    artifacts = [*task.artifacts, *(artifact for step in task.steps for artifact in step.artifacts)]
+    hooks = [*task.collect, *(hook for step in task.steps for hook in step.collect)]
+    for artifact in artifacts:
+        if artifact.service is not None:
+            yield f"artifacts.service = {artifact.service!r}: not in a {sandbox.name} box"
+    for hook in hooks:
+        if hook.service != "main":
+            yield f"verifier.collect.service = {hook.service!r}: not in a {sandbox.name} box"
+
+
+def _tools(task: Task, engine: Engine) -> Iterator[str]:
+    """An agent without the tools that its task counts on does another task; a solution or nothing needs none."""
+    if not engine.needs_model:
+        return
+    takes = engine.takes if isinstance(engine, TakesTools) else frozenset[str]()
+    if task.environment.mcp_servers and "mcp_servers" not in takes:
+        yield f"environment.mcp_servers: engine {engine.name!r} takes none"
+    if task.environment.skills_dir is not None and "skills_dir" not in takes:
+        yield f"environment.skills_dir: engine {engine.name!r} takes no skills"
