@@ -48,6 +48,7 @@ class DockerSandbox:
         asked = {
             "environment/docker-compose.yaml": environment.compose,
             "environment.gpus": bool(environment.gpus),
+            "environment.gpu_types": bool(environment.gpu_types),
             "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
             f"environment.workdir = {environment.workdir!r}": not environment.workdir.strip("/"),
         }

@@ -125,12 +125,12 @@ class Engine:
                 raise SandboxError(f"environment/Dockerfile of box {spec.box_id}: {error}") from error
 
     def _context(self, spec: BoxSpec) -> bytes:
-        """Return the build context: the task's ``environment`` directory, file modes included."""
+        """Return the build context: the directory that the environment names, file modes included."""
         if spec.archive is None:
             raise SandboxError(f"box {spec.box_id}: a Dockerfile without the files of its task")
-        context = subtree(self._store.get(spec.archive), "environment")
+        context = subtree(self._store.get(spec.archive), spec.environment.context)
         if not context:
-            raise NotFoundError(f"box {spec.box_id}: the task has no environment directory")
+            raise NotFoundError(f"box {spec.box_id}: the task has no directory {spec.environment.context}")
         return context
 
     def boxes(self) -> Iterator[tuple[str, str]]:
