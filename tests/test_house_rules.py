@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_FOREIGN = ("examples/tasks/",)
+_FOREIGN = ("examples/tasks/", "examples/workload/")
 """Files of tasks: material for agents, not our code."""
 _SHIPPED = ("assets", "resources", "sensors", "adapters", "domain", "cli", "definitions", "deploy", "examples")
 _BANNED = {"utils", "helpers", "common", "manager"}

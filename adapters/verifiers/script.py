@@ -106,6 +106,8 @@ class ScriptVerifier:
         """Decide what needs no box (the outcome table of architecture, section 3), else run the script."""
         if not trial.outcome.is_assessable():
             return _Verdict(reading=RewardReading(reason=f"the trial ended as {trial.outcome}"))
+        if trial.task_digest != task.digest:  # attack A52: what one task's trial left says nothing about another
+            return _Verdict(reading=RewardReading(reason=f"the trial is of another task, {trial.task_digest[:12]}"))
         if task.steps or task.verifier_mode is VerifierMode.SHARED:
             found = settle_steps(task, trial)
             reading = RewardReading(panel=found.panel, reward=found.reward, reason=found.reason)

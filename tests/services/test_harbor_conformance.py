@@ -21,7 +21,8 @@ def test_harbor_lint_finds_nothing_in_the_examples(tmp_path: Path) -> None:
     program = install(python)
     write_tasks(tmp_path, seed=0)
     tasks = sorted(path for split in ("practice", "held-out") for path in (tmp_path / split).iterdir())
-    assert lint(program, [*tasks, Path("examples/tasks/hello")]) == []
+    workload = sorted(path for path in Path("examples/workload").iterdir() if path.is_dir())
+    assert lint(program, [*tasks, *workload, Path("examples/tasks/hello")]) == []
     config = tasks[0] / "task.toml"
     config.write_text(config.read_text(encoding="utf-8").replace('"separate"', '"shared"'), encoding="utf-8")
     assert [finding["rule"] for finding in lint(program, tasks[:1])] == ["shared-verifier"]
