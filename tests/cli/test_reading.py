@@ -1,6 +1,7 @@
 """Reading what an experiment did: trials, artifacts, transcripts, reports, regrades; and ``agent run``."""
 
 import asyncio
+import json
 import tarfile
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def test_trials_are_listed_and_filtered(evaluated: tuple[Synth, str]) -> None:
     assert len(synth.json("run", "trials", experiment, "--task", "a-", "--limit", "3")["trials"]) == 3
     assert synth.json("run", "trials", experiment, "--outcome", "agent_timeout") == {"trials": []}
     assert "tests/b-one" in synth.ok("run", "trials", experiment).out
+
+
+def test_an_experiment_is_exported_in_harbors_layout(evaluated: tuple[Synth, str], tmp_path: Path) -> None:
+    """One job with a directory for each trial; a job that is there is not written over."""
+    synth, experiment = evaluated
+    found = synth.json("run", "export", experiment, str(tmp_path / "jobs"), "--format", "harbor")
+    assert (found["path"], found["n_trials"]) == (str(tmp_path / "jobs" / experiment), 6)
+    results = [json.loads(path.read_text()) for path in Path(found["path"]).glob("*/result.json")]
+    rewards = [result["verifier_result"]["rewards"]["reward"] for result in results]
+    assert sorted(rewards) == [0.0, 0.0, 0.5, 0.5, 1.0, 1.0]
+    assert synth("run", "export", experiment, str(tmp_path / "jobs")).code != 0
+    assert synth("run", "export", experiment, str(tmp_path / "other"), "--format", "x").code != 0
 
 
 def test_artifacts_are_tar_archives(evaluated: tuple[Synth, str], tmp_path: Path) -> None:
