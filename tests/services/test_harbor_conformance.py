@@ -11,12 +11,11 @@ from adapters.benchmarks.harbor_fields import field_paths
 from examples.generate import write_tasks
 from tests.services.harbor_lint import PYTHON, find_python, install, lint
 
-
 _FIELDS = """
 import json
 from typing import get_args, get_origin
 from pydantic import BaseModel
-from harbor.models.task.config import TaskConfig
+from harbor.models.task import config
 
 def walk(model, path):
     for name, field in model.model_fields.items():
@@ -25,13 +24,15 @@ def walk(model, path):
             yield from walk(inner, (path + "." + name).lstrip(".") + ("[]" if many else ""))
 
 def models(kind):
+    name = getattr(kind, "__forward_arg__", kind)
+    kind = getattr(config, name, None) if isinstance(name, str) else kind
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield kind, False
     many = get_origin(kind) is list
     for part in get_args(kind):
         yield from ((model, inner or many) for model, inner in models(part))
 
-print(json.dumps(sorted(set(walk(TaskConfig, "")))))
+print(json.dumps(sorted(set(walk(config.TaskConfig, "")))))
 """
 """Run by Harbor's own Python: the path of every field of ``task.toml``."""
 _OLD_NAMES = {"version", "memory", "storage"}
