@@ -44,6 +44,23 @@ def publish_task_set(
         terminal.say(f"Published [bold]{found.reference}[/]: {len(found.tasks)} tasks, digest {found.digest[:12]}")
 
 
+@task_sets.command("import-swe", epilog=options.example("synth task-set import-swe rows.jsonl tasks/swe"))
+def import_swe(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS.jsonl", help="Rows as SWE-bench has them; `repo` is on disk.")],
+    directory: Annotated[Path, typer.Argument(help="Where the tasks go: a new or empty directory.")],
+    *,
+    as_json: options.Json = False,
+) -> None:
+    """Write rows (repository, base commit, patches, tests) as tasks in Harbor's format. JSON: {tasks}."""
+    from adapters.benchmarks.swe_rows import import_rows
+
+    found = [str(path) for path in import_rows(rows, directory)]
+    if as_json:
+        terminal.emit({"tasks": found})
+    else:
+        terminal.say(f"Wrote {len(found)} tasks into [bold]{directory}[/]; next: synth task-set publish")
+
+
 @task_sets.command("list", epilog=options.example("synth task-set list"))
 def list_task_sets(*, as_json: options.Json = False) -> None:
     """List published task sets, oldest first. JSON: {task_sets}."""

@@ -1,6 +1,5 @@
 """Apply a unified patch exactly, or not at all: ``apply_patch.py PATCH DIRECTORY``. The standard library alone."""
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -10,9 +9,8 @@ _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 def apply(patch: str, root: Path) -> None:
     """Change the files below ``root``; raises ValueError when anything does not match to the letter."""
-    results: list[tuple[str, str, "list[str] | None", bool]] = []
-    for part in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
-        results.append(_file(part.split("\n"), root))
+    parts = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]
+    results = [_file(part.split("\n"), root) for part in parts]
     if not results:
         raise ValueError("the patch changes no file")
     for old, new, lines, executable in results:
@@ -25,7 +23,7 @@ def apply(patch: str, root: Path) -> None:
 
 
 def _file(text: "list[str]", root: Path) -> "tuple[str, str, list[str] | None, bool]":
-    head = []
+    head: list[str] = []
     while text and not text[0].startswith("@@ "):
         head.append(text.pop(0))
     if any(line.startswith(("Binary files", "GIT binary patch")) for line in head):
@@ -34,7 +32,7 @@ def _file(text: "list[str]", root: Path) -> "tuple[str, str, list[str] | None, b
     if old is None or new is None:
         raise ValueError(f"{head[0]}: no file names")
     for name in (old, new):
-        if name.startswith("/") or ".." in name.split("/") or os.path.islink(root / name):
+        if name.startswith("/") or ".." in name.split("/") or (root / name).is_symlink():
             raise ValueError(f"{name}: leaves the directory")
     before = (root / old).read_bytes().decode().splitlines(keepends=True) if old else []
     executable = bool(old and (root / old).stat().st_mode & 0o100) or "new file mode 100755" in head
@@ -63,11 +61,7 @@ def _hunks(text: "list[str]", before: "list[str]", name: str) -> "list[str]":
         after += before[at:start]
         at = start
         while n_old or n_new:
-            line = text.pop(0)
-            kind, content = line[:1] or " ", line[1:] + "\n"
-            if text and text[0].startswith("\\"):
-                content = content[:-1]
-                text.pop(0)
+            kind, content = _line(text)
             if kind in " -":
                 if at >= len(before) or before[at] != content:
                     raise ValueError(f"{name}:{at + 1}: not what the patch expects")
@@ -75,9 +69,21 @@ def _hunks(text: "list[str]", before: "list[str]", name: str) -> "list[str]":
             if kind in " +":
                 after.append(content)
                 n_new -= 1
-            if kind not in " +-" or n_old < 0 or n_new < 0:
+            if n_old < 0 or n_new < 0:
                 raise ValueError(f"{name}: a hunk is cut short")
     return after + before[at:]
+
+
+def _line(text: "list[str]") -> "tuple[str, str]":
+    """Take one line of a hunk: its kind (blank, ``-`` or ``+``) and its content, with the newline if it has one."""
+    line = text.pop(0) if text else "?"
+    kind = line[:1] or " "
+    if kind not in " +-":
+        raise ValueError(f"not a line of a hunk: {line!r}")
+    if text and text[0].startswith("\\"):
+        text.pop(0)
+        return kind, line[1:]
+    return kind, line[1:] + "\n"
 
 
 if __name__ == "__main__":
