@@ -4,14 +4,14 @@ A container has no network unless the task asks for the public one. The model pr
 with model access, and a relay beside the container, in its network namespace, answers for it on loopback.
 """
 
-import asyncio
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from adapters.sandboxes.docker_box import DockerBox
-from adapters.sandboxes.docker_engine import LABEL, Engine
+from adapters.sandboxes.docker_engine import LABEL, Engine, Image, apart
 from adapters.sandboxes.isolation import INNER
 from adapters.sandboxes.labels import Label, boot_id, this_process
 from domain.errors import SandboxError, boundary
@@ -62,7 +62,7 @@ class DockerSandbox:
         Raises:
             SandboxError: the engine refuses, the image cannot be had, the id is taken, or there is no proxy.
         """
-        refused = await asyncio.to_thread(self.refusals, spec.environment)
+        refused = await apart(lambda: self.refusals(spec.environment))
         if refused:
             raise SandboxError(
                 f"box {spec.box_id}: {'; '.join(refused)}", hint="admission names this before anything runs"
@@ -71,26 +71,30 @@ class DockerSandbox:
             raise SandboxError(f"box {spec.box_id}: no model proxy is running", hint="start the model process")
         proxy_socket = self._proxy_socket if spec.model_access else None
         with boundary(SandboxError, f"create box {spec.box_id}"):
-            container = await asyncio.to_thread(self._create, spec, proxy_socket)
-            box = DockerBox(engine=self._engine, spec=spec, container=container, proxy_socket=proxy_socket)
-            try:
-                await asyncio.to_thread(box.start)
-            except BaseException:
-                await box.destroy()
-                raise
+            image = await apart(lambda: self._engine.image(spec))
+            return await apart(lambda: self._make(spec, image, proxy_socket), forsaken=_discard)
+
+    def _make(self, spec: BoxSpec, image: Image, proxy_socket: Path | None) -> DockerBox:
+        container = self._create(spec, image, proxy_socket)
+        box = DockerBox(engine=self._engine, spec=spec, image=image, container=container, proxy_socket=proxy_socket)
+        try:
+            box.start()
+        except BaseException:
+            _discard(box)
+            raise
         return box
 
-    def _create(self, spec: BoxSpec, proxy_socket: Path | None) -> str:
+    def _create(self, spec: BoxSpec, image: Image, proxy_socket: Path | None) -> str:
         from docker.errors import APIError
 
-        image = self._engine.image(spec)
         try:
             made = self._engine.api.create_container(
-                image=image,
+                image=image.image_id,
                 name=f"synth-{spec.box_id}",
                 entrypoint=["sleep"],
                 command=["2147483647"],
                 hostname="box",
+                healthcheck={"test": ["NONE"]},  # of what the image runs when it is no box
                 labels={LABEL: json.dumps(asdict(_label(spec)), sort_keys=True)},
                 host_config=self._host(spec, proxy_socket),
             )
@@ -107,7 +111,7 @@ class DockerSandbox:
         mounts = {} if proxy_socket is None else {str(proxy_socket.parent): {"bind": f"{INNER}/model", "mode": "ro"}}
         return self._engine.api.create_host_config(
             init=True,
-            network_mode="bridge" if environment.network_mode is NetworkMode.PUBLIC else "none",
+            network_mode=self._engine.network() if environment.network_mode is NetworkMode.PUBLIC else "none",
             mem_limit=memory,
             memswap_limit=memory,
             pids_limit=None if limits.processes is None else limits.processes + _OURS,
@@ -118,7 +122,7 @@ class DockerSandbox:
 
     async def sweep(self, now_ms: int) -> tuple[str, ...]:
         """End boxes of dead owners or past their deadline; returns their ids. Touches nothing else."""
-        return await asyncio.to_thread(self._sweep, now_ms)
+        return await apart(lambda: self._sweep(now_ms))
 
     def _sweep(self, now_ms: int) -> tuple[str, ...]:
         if self._engine.silence():
@@ -130,6 +134,12 @@ class DockerSandbox:
                 self._engine.remove(container)
                 ended.append(label.box_id)
         return tuple(sorted(ended))
+
+
+def _discard(box: DockerBox) -> None:
+    """Remove a box that nobody got; what cannot be removed is the janitor's."""
+    with suppress(SandboxError):
+        box.remove()
 
 
 def _label(spec: BoxSpec) -> Label:

@@ -9,9 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from adapters.sandboxes.cgroups import Group, group_of
-from adapters.sandboxes.docker_engine import Engine
+from adapters.sandboxes.cgroups import Group
+from adapters.sandboxes.docker_engine import Engine, Image, apart
 from adapters.sandboxes.docker_exec import Exec
+from adapters.sandboxes.docker_init import Init
 from adapters.sandboxes.isolation import PROXY_PORT, inner_socket
 from adapters.sandboxes.supervisor import measure_directory
 from adapters.sandboxes.transfer import Packer, absolute, opened, parts_of, unpack
@@ -24,7 +25,7 @@ _LOGS = ("agent", "verifier", "artifacts")
 _OPEN = 0o777
 _WATCH_S = 0.1
 _KILL_S = 5.0
-_REMOVE_S = 30.0
+_REMOVE_S = 10.0
 _MB = 1 << 20
 _DOWNLOAD_MB = 2048
 """Bound on one download when the box's disk is not limited."""
@@ -34,17 +35,20 @@ _FILES_PER_MB = 256
 class DockerBox:
     """A box. Commands run one after another; nothing of a command is alive when it has returned."""
 
-    def __init__(self, *, engine: Engine, spec: BoxSpec, container: str, proxy_socket: Path | None) -> None:
+    def __init__(
+        self, *, engine: Engine, spec: BoxSpec, image: Image, container: str, proxy_socket: Path | None
+    ) -> None:
         self._engine = engine
         self._spec = spec
+        self._image = image
         self._container = container
         self._proxy_socket = proxy_socket
         self._lock = asyncio.Lock()
-        self._pid = 0
+        self._init: Init | None = None
         self._kept: frozenset[int] = frozenset()
         """Processes that are not the box's: Docker's init, and the one that it waits for."""
-        self._layer = ""
-        self._group: Group | None = None
+        self._written: tuple[str, ...] = ()
+        """Directories of the host with what the box wrote: its layer, and the volumes that its image declares."""
         self._relay: subprocess.Popen[bytes] | None = None
         self._broken: str | None = None
         self._destroyed = False
@@ -64,15 +68,12 @@ class DockerBox:
         self._end_relay()
         self._engine.api.start(self._container)
         state = self._engine.api.inspect_container(self._container)
-        self._pid = int(state["State"]["Pid"])
+        if self._init is not None:
+            self._init.close()
+        self._init = Init(int(state["State"]["Pid"]))
         layers: dict[str, str] = state["GraphDriver"]["Data"] or {}
-        self._layer = layers.get("UpperDir", "")
-        if not self._pid or not Path(f"/proc/{self._pid}/root").exists():
-            raise SandboxError(
-                f"box {self._spec.box_id}: the processes of the Docker engine are not visible here",
-                hint="run Synth as root on the machine of the engine",
-            )
-        self._group = group_of(Path(f"/proc/{self._pid}"))
+        volumes = [str(mount["Source"]) for mount in state["Mounts"] if mount["Type"] == "volume"]
+        self._written = tuple(path for path in (layers.get("UpperDir", ""), *volumes) if path)
         self._kept = self._settled()
         self._furnish()
 
@@ -98,8 +99,18 @@ class DockerBox:
         finally:
             os.close(root)
 
+    @property
+    def _running(self) -> Init:
+        if self._init is None:
+            raise SandboxError(f"box {self._spec.box_id} was never started")
+        return self._init
+
+    @property
+    def _group(self) -> Group | None:
+        return None if self._init is None else self._init.group
+
     def _root(self) -> int:
-        return os.open(f"/proc/{self._pid}/root", os.O_RDONLY | os.O_DIRECTORY)
+        return self._running.open_root()
 
     def _processes(self) -> list[int]:
         return [] if self._group is None else self._group.processes()
@@ -115,13 +126,14 @@ class DockerBox:
             if not command.argv:
                 raise SandboxError("a command needs a program")
             with boundary(SandboxError, f"exec in box {self._spec.box_id}"):
-                await asyncio.to_thread(self._revive)
+                await apart(self._revive)
+                self._check_alive()
                 if command.dials_proxy and self._proxy_socket is not None:
                     self._start_relay(self._proxy_socket)
                 return await self._run(command)
 
     def _revive(self) -> None:
-        if not Path(f"/proc/{self._pid}/root").exists():
+        if not self._running.is_alive:
             self._engine.api.wait(self._container, timeout=_REMOVE_S)  # the engine may not have noticed yet
             self.start()
 
@@ -130,8 +142,9 @@ class DockerBox:
         self._broken = None
         if self._group is not None:
             self._group.mark()
-        started = await asyncio.to_thread(
-            Exec.start, self._engine.api, self._container, command, cwd, self._spec.limits.output_bytes
+        bound = self._spec.limits.output_bytes
+        started = await apart(
+            lambda: Exec.start(self._engine.api, self._container, command, cwd, bound), forsaken=Exec.let_go
         )
         watching = asyncio.ensure_future(self._watch())
         timed_out = False
@@ -142,7 +155,7 @@ class DockerBox:
             timed_out = True
         finally:
             watching.cancel()
-            await _to_the_end(asyncio.to_thread(self._end_processes))
+            await _to_the_end(apart(self._end_processes))
             await _to_the_end(started.drain())
             started.close()
         return await self._result(started, timed_out=timed_out)
@@ -174,13 +187,14 @@ class DockerBox:
                 broken = "disk"
             if broken is not None:
                 self._broken = self._broken or broken
-                await asyncio.to_thread(self._end_processes)
+                await apart(self._end_processes)
 
     async def _disk_is_full(self) -> bool:
         limit = self._spec.limits.disk_mb
-        if limit is None or not self._layer:
+        if limit is None:
             return False
-        used, entries = await asyncio.to_thread(measure_directory, self._layer)
+        measured = [await asyncio.to_thread(measure_directory, path) for path in self._written]
+        used, entries = (sum(column) for column in zip(*measured, strict=True)) if measured else (0, 0)
         return used > limit * _MB or entries > limit * _FILES_PER_MB
 
     def _end_processes(self) -> None:
@@ -199,9 +213,15 @@ class DockerBox:
         """Let the relay answer on the container's loopback; it dies with us."""
         if self._relay is not None and self._relay.poll() is None:
             return
-        entered = ["nsenter", f"--net=/proc/{self._pid}/ns/net", "--", "setpriv", "--pdeathsig", "KILL"]
+        network = self._running.open_network()
+        entered = ["nsenter", f"--net=/proc/self/fd/{network}", "--", "setpriv", "--pdeathsig", "KILL"]
         python = ["python3", "-I", "-S", "-E", str(_RELAY), str(PROXY_PORT), str(proxy_socket), "stay"]
-        relay = subprocess.Popen([*entered, *python], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)  # noqa: S603
+        try:
+            relay = subprocess.Popen(  # noqa: S603 - argv is built here, without a shell
+                [*entered, *python], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=[network]
+            )
+        finally:
+            os.close(network)
         self._relay = relay
         if relay.stdout is None or not relay.stdout.readline():
             raise SandboxError(f"box {self._spec.box_id}: the relay to the model proxy did not start")
@@ -262,20 +282,33 @@ class DockerBox:
                 "output": "socket reader",
                 "memory": kernel,
                 "processes": kernel,
-                "disk": "supervisor" if self._layer else "none",
+                "disk": "supervisor" if self._written else "none",
                 "network": self._spec.environment.network_mode.value,
                 "cpus": "none" if self._spec.environment.cpus is None else kernel,
             },
+            made_from=self._image.described(),
         )
 
     async def destroy(self) -> None:
-        """End every process and remove the container; twice is fine. An engine that hangs holds up nobody."""
+        """End every process and remove the container; twice is fine.
+
+        An engine that hangs or fails holds up nobody: the processes are killed without it, and the container is left to
+        the janitor.
+        """
         first, self._destroyed = not self._destroyed, True
         if first:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._engine.remove, self._container), _REMOVE_S)
-        async with self._lock:
+            try:
+                await asyncio.wait_for(apart(self.remove), _REMOVE_S)
+            except (TimeoutError, SandboxError, OSError):
+                if self._init is not None:
+                    await apart(self._init.kill)
             self._end_relay()
+            if self._init is not None:
+                self._init.close()
+
+    def remove(self) -> None:
+        """End and remove the container. Blocks for the engine. Raises SandboxError when it fails."""
+        self._engine.remove(self._container)
 
     def _check_alive(self) -> None:
         if self._destroyed or not self._is_there():
@@ -284,7 +317,7 @@ class DockerBox:
     def _is_there(self) -> bool:
         from docker.errors import NotFound
 
-        if Path(f"/proc/{self._pid}/root").exists():
+        if self._running.is_alive:
             return True
         try:
             self._engine.api.inspect_container(self._container)

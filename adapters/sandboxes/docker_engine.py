@@ -4,28 +4,89 @@ The engine must run on this machine, and we as root: files go in and out through
 processes are ended from outside, so that nothing in a container has a say in either.
 """
 
+import asyncio
 import io
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Iterator
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from domain.errors import NotFoundError, SandboxError
 from domain.ports import BoxSpec, Store
 from domain.records.archive import subtree
 from domain.records.canonical import digest_bytes
-from domain.records.task import TaskEnvironment
+from domain.records.task import ObjectRef, TaskEnvironment
+
+T = TypeVar("T")
 
 LABEL = "synth.box"
 """Label of every container of ours; its value is the box's label as JSON."""
 DEFAULT_IMAGE = "debian:bookworm-slim"
 """For tasks that need only a shell and name no image."""
-_API = "1.41"
-"""Docker Engine 20.10, the oldest that is supported; newer engines speak it, too."""
+_API = (1, 41)
+"""Docker Engine 20.10, the oldest that is supported; an engine that no longer speaks it is asked in its oldest."""
+_NETWORK = "synth-boxes"
+"""The bridge of boxes with the public network: they reach what the machine reaches, but not one another."""
 _TIMEOUT_S = 60
-_BUILD_TIMEOUT_S = 600
+_PING_S = 5.0
+_BUILDS = 2
+"""Images built at once."""
 _TOLD_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What a box starts from."""
+
+    image_id: str
+    created: str
+    """When it was built, as the engine says."""
+    digests: tuple[str, ...] = ()
+    """Names by which a registry has the same content."""
+
+    def described(self) -> dict[str, str]:
+        """Return what a record says of it."""
+        said = {"image": self.image_id, "created": self.created}
+        return {**said, "digests": " ".join(self.digests)} if self.digests else said
+
+
+async def apart(work: Callable[[], T], *, forsaken: Callable[[T], object] | None = None) -> T:
+    """Return what ``work`` gives, from a thread of its own that nobody has to wait for.
+
+    A build, a pull or an engine that hangs would hold a shared pool's threads, and with them the killing of processes
+    in other boxes; and neither an event loop nor the interpreter ends before the threads of its pool.
+
+    Args:
+        work: blocks.
+        forsaken: called in a thread with what came too late, after we were cancelled.
+    """
+    given: Future[T] = Future()
+    threading.Thread(target=_deliver, args=(work, given, forsaken), daemon=True).start()
+    try:
+        return await asyncio.wrap_future(given)
+    except asyncio.CancelledError:
+        if not given.cancel() and forsaken is not None and given.exception() is None:  # it came just now
+            threading.Thread(target=forsaken, args=(given.result(),), daemon=True).start()
+        raise
+
+
+def _deliver(work: Callable[[], T], given: Future[T], forsaken: Callable[[T], object] | None) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        if given.set_running_or_notify_cancel():
+            given.set_exception(error)
+        return
+    if given.set_running_or_notify_cancel():
+        given.set_result(result)
+    elif forsaken is not None:
+        forsaken(result)
 
 
 class Engine:
@@ -41,40 +102,38 @@ class Engine:
         self._store = store
         self._client: Any = None
         self._lock = threading.Lock()
-        self._building = threading.Lock()
+        self._builds = threading.BoundedSemaphore(_BUILDS)
+        self._building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._tags: dict[tuple[ObjectRef, str], str] = {}
 
     @property
     def api(self) -> Any:
         """The engine's low-level client. Raises SandboxError when none answers."""
-        import docker
         from docker.errors import DockerException
 
         with self._lock:
             if self._client is None:
-                if not self._url.startswith("unix://"):
-                    raise SandboxError(f"Docker engine {self._url}: not on this machine", hint="name a unix:// socket")
+                if silence := self.silence():
+                    raise SandboxError(silence, hint="start it, or set SYNTH_DOCKER_HOST")
                 try:
-                    _knock(self._url.removeprefix("unix://"))
-                    client = docker.APIClient(base_url=self._url, version=_API, timeout=_TIMEOUT_S)
-                    weakref.finalize(self, client.close)
-                    client.ping()
+                    self._client = _open(self._url)
                 except (DockerException, OSError) as error:
-                    raise SandboxError(
-                        f"no Docker engine answers at {self._url}: {error}", hint="start it, or set SYNTH_DOCKER_HOST"
-                    ) from error
-                self._client = client
+                    raise SandboxError(f"Docker engine {self._url}: {error}") from error
+                weakref.finalize(self, self._client.close)
             return self._client
 
     def silence(self) -> str:
         """Say why the engine does not answer; empty when it does."""
+        if not self._url.startswith("unix://"):
+            return f"Docker engine {self._url}: not on this machine; name a unix:// socket"
         try:
-            self.api.ping()
-        except (SandboxError, OSError) as error:
-            return str(error)
+            _ping(self._url.removeprefix("unix://"))
+        except OSError as error:
+            return f"no Docker engine answers at {self._url}: {error}"
         return ""
 
-    def image(self, spec: BoxSpec) -> str:
-        """Return the id of the image that a box starts from, built or found.
+    def image(self, spec: BoxSpec) -> Image:
+        """Return the image that a box starts from, built or found. Blocks for as long as that takes.
 
         Raises:
             SandboxError: it cannot be built, or is not here and cannot be pulled.
@@ -82,47 +141,73 @@ class Engine:
         environment = spec.environment
         if environment.dockerfile and environment.docker_image is None:
             return self._built(spec)
-        return self._present(_named_image(environment))
+        return self._present(environment)
 
-    def _present(self, name: str) -> str:
-        from docker.errors import DockerException, ImageNotFound
+    def _found(self, name: str) -> Image | None:
+        from docker.errors import ImageNotFound
 
         try:
-            return str(self.api.inspect_image(name)["Id"])
+            said = self.api.inspect_image(name)
         except ImageNotFound:
-            pass
+            return None
+        return Image(image_id=said["Id"], created=said["Created"], digests=tuple(said.get("RepoDigests") or ()))
+
+    def _present(self, environment: TaskEnvironment) -> Image:
+        from docker.errors import DockerException
+        from urllib3.exceptions import HTTPError
+
+        name = environment.docker_image or DEFAULT_IMAGE
+        if (image := self._found(name)) is not None:
+            return image
         try:
-            repository, _, tag = name.partition(":")
-            self.api.pull(repository, tag=None if "@" in name else tag or "latest")
-            return str(self.api.inspect_image(name)["Id"])
-        except DockerException as error:
+            _follow(self.api.pull(name, stream=True, decode=True), environment.build_timeout_s, name)
+            image = self._found(name)
+        except (DockerException, HTTPError, OSError, SandboxError) as error:
             raise SandboxError(f"image {name} is not on this machine and cannot be pulled: {error}") from error
+        if image is None:
+            raise SandboxError(f"image {name} is not on this machine, not even after it was pulled")
+        return image
 
-    def _built(self, spec: BoxSpec) -> str:
-        from docker.errors import DockerException, ImageNotFound
+    def _built(self, spec: BoxSpec) -> Image:
+        from docker.errors import DockerException
+        from urllib3.exceptions import HTTPError
 
+        tag, context = self._tag(spec)
+        with self._lock:
+            building = self._building[tag]
+        with building:
+            if (image := self._found(tag)) is not None:
+                return image
+            limit_s = spec.environment.build_timeout_s
+            try:
+                with self._builds:
+                    answers = self.api.build(
+                        fileobj=io.BytesIO(context or self._context(spec)),
+                        custom_context=True,
+                        tag=tag,
+                        rm=True,
+                        forcerm=True,
+                        decode=True,
+                        timeout=limit_s,
+                        labels={"synth.image": tag},
+                    )
+                    _follow(answers, limit_s, "build")
+            except (DockerException, HTTPError, OSError, SandboxError) as error:
+                raise SandboxError(f"{spec.environment.context}/Dockerfile of box {spec.box_id}: {error}") from error
+            if (image := self._found(tag)) is None:
+                raise SandboxError(f"box {spec.box_id}: the engine has built {tag} and does not know it")
+            return image
+
+    def _tag(self, spec: BoxSpec) -> tuple[str, bytes]:
+        """Return the tag of a task's image, and its context where that had to be read."""
+        known = None if spec.archive is None else self._tags.get((spec.archive, spec.environment.context))
+        if known is not None:
+            return known, b""
         context = self._context(spec)
         tag = f"synth-task:{digest_bytes(context)[:32]}"
-        with self._building:
-            try:
-                return str(self.api.inspect_image(tag)["Id"])
-            except ImageNotFound:
-                pass
-            try:
-                answers = self.api.build(
-                    fileobj=io.BytesIO(context),
-                    custom_context=True,
-                    tag=tag,
-                    rm=True,
-                    forcerm=True,
-                    decode=True,
-                    timeout=_BUILD_TIMEOUT_S,
-                    labels={"synth.image": tag},
-                )
-                _follow(answers)
-                return str(self.api.inspect_image(tag)["Id"])
-            except (DockerException, OSError) as error:
-                raise SandboxError(f"environment/Dockerfile of box {spec.box_id}: {error}") from error
+        if spec.archive is not None:
+            self._tags[spec.archive, spec.environment.context] = tag
+        return tag, context
 
     def _context(self, spec: BoxSpec) -> bytes:
         """Return the build context: the directory that the environment names, file modes included."""
@@ -133,6 +218,21 @@ class Engine:
             raise NotFoundError(f"box {spec.box_id}: the task has no directory {spec.environment.context}")
         return context
 
+    def network(self) -> str:
+        """Return the network of boxes that may reach the public one, made when it is first needed."""
+        from docker.errors import APIError
+
+        if not self.api.networks(names=[_NETWORK]):
+            apart_from_another = {"com.docker.network.bridge.enable_icc": "false"}
+            try:
+                self.api.create_network(
+                    _NETWORK, driver="bridge", options=apart_from_another, labels={LABEL: ""}, check_duplicate=True
+                )
+            except APIError as error:
+                if error.status_code != 409:  # noqa: PLR2004 - 409 Conflict: another process was first
+                    raise
+        return _NETWORK
+
     def boxes(self) -> Iterator[tuple[str, str]]:
         """Yield (container id, label) of every container of ours on this engine."""
         for container in self.api.containers(all=True, filters={"label": LABEL}):
@@ -140,7 +240,7 @@ class Engine:
 
     def remove(self, container: str) -> None:
         """End a container at once, with its anonymous volumes; one that is gone is no matter."""
-        from docker.errors import APIError, NotFound
+        from docker.errors import APIError, DockerException, NotFound
 
         try:
             self.api.remove_container(container, force=True, v=True)
@@ -149,26 +249,53 @@ class Engine:
         except APIError as error:
             if error.status_code != 409:  # noqa: PLR2004 - 409 Conflict: its removal is under way already
                 raise SandboxError(f"container {container[:12]} cannot be removed: {error}") from error
+        except (DockerException, OSError) as error:
+            raise SandboxError(f"container {container[:12]} cannot be removed: {error}") from error
 
 
-def _knock(path: str) -> None:
-    """Connect once and hang up: the SDK leaks its socket when nobody listens. Raises OSError."""
-    with socket.socket(socket.AF_UNIX) as knocking:
-        knocking.connect(path)
+def _ping(path: str) -> None:
+    """Ask an engine whether it is there, without the SDK, which waits long and leaks its socket. Raises OSError.
+
+    Source: Docker Engine API 1.41, SystemPing.
+    """
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_PING_S)
+        asking.connect(path)
+        asking.sendall(b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n")
+        status = asking.recv(64).split(b"\r\n")[0]
+    if b" 200 " not in status:
+        raise OSError(f"it says {status.decode(errors='replace')!r}")
 
 
-def _named_image(environment: TaskEnvironment) -> str:
-    if environment.docker_image is not None:
-        return environment.docker_image
-    return DEFAULT_IMAGE
+def _open(url: str) -> Any:
+    """Return a client of the version of the API that we know, or of the engine's oldest where that is newer."""
+    import docker
+
+    asking = docker.APIClient(base_url=url, version="auto", timeout=_TIMEOUT_S)
+    try:
+        oldest = str(asking.version(api_version=False).get("MinAPIVersion") or "1.12")
+    finally:
+        asking.close()
+    major, _, minor = oldest.partition(".")
+    version = max(_API, (int(major), int(minor)))
+    return docker.APIClient(base_url=url, version=".".join(map(str, version)), timeout=_TIMEOUT_S)
 
 
-def _follow(answers: Any) -> None:
-    """Read a build to its end. Raises SandboxError with its last words when it fails."""
+def _follow(answers: Any, limit_s: float, what: str) -> None:
+    """Read a build or pull to its end. Raises SandboxError with its last words when it fails or takes too long."""
+    from urllib3.exceptions import ReadTimeoutError
+
     lines: list[str] = []
-    for answer in answers:
-        if "stream" in answer:
-            lines += [line for line in str(answer["stream"]).splitlines() if line.strip()]
-        if "error" in answer:
-            said = " | ".join([*lines[-_TOLD_LINES:], str(answer["error"]).strip()])
-            raise SandboxError(f"environment/Dockerfile does not build: {said}")
+    error = ""
+    deadline_s = time.monotonic() + limit_s
+    with suppress(ReadTimeoutError):
+        for answer in answers:  # to the end also after an error, or the connection is lost
+            if "stream" in answer:
+                lines += [line for line in str(answer["stream"]).splitlines() if line.strip()]
+            error = error or str(answer.get("error", "")).strip()
+            if time.monotonic() > deadline_s:
+                break  # which hangs up, and so ends it
+    if time.monotonic() > deadline_s:
+        error = error or f"not done after {limit_s:g} s"
+    if error:
+        raise SandboxError(f"{what}: {' | '.join([*lines[-_TOLD_LINES:], error])}")

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from adapters.sandboxes.docker_engine import apart
 from domain.errors import SandboxError
 from domain.ports import Command
 
@@ -99,7 +100,7 @@ class Exec:
         """Wait until the command's process is there and watched. Raises SandboxError when it could not be started."""
         deadline_s = self.started_s + _START_S
         while time.monotonic() < deadline_s:
-            state = await asyncio.to_thread(self._api.exec_inspect, self._exec_id)
+            state = await self._state()
             if state["Pid"]:
                 with suppress(ProcessLookupError):
                     self._pidfd = os.pidfd_open(int(state["Pid"]))
@@ -146,13 +147,18 @@ class Exec:
 
     async def exit_code(self) -> int | None:
         """Return the exit code as the engine has it, None when it does not say."""
-        deadline_s = time.monotonic() + _LAST_WORD_S
-        while time.monotonic() < deadline_s:
-            state = await asyncio.to_thread(self._api.exec_inspect, self._exec_id)
-            if not state["Running"]:
+        with suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                state = await self._state()
+                while state["Running"]:
+                    await asyncio.sleep(_POLL_S)
+                    state = await self._state()
                 return None if state["ExitCode"] is None else int(state["ExitCode"])
-            await asyncio.sleep(_POLL_S)
         return None
+
+    async def _state(self) -> dict[str, Any]:
+        found: dict[str, Any] = await apart(lambda: self._api.exec_inspect(self._exec_id))
+        return found
 
     def close(self) -> None:
         """Let go of everything."""
@@ -160,6 +166,10 @@ class Exec:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Hang up; a command that was never let through its gate ends by that."""
         with suppress(OSError):
             self._socket.close()
         with suppress(OSError, AttributeError):

@@ -72,6 +72,8 @@ class BoxStats:
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
     limits_enforced_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    made_from: Mapping[str, str] = field(default_factory=dict[str, str])
+    """``image`` (id) and ``created`` (when it was built), ``digests`` where a registry has it; empty: no image."""
 
 
 class Box(Protocol):

@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -220,3 +223,129 @@ async def test_a_burst_of_memory_ends_by_name(bench: Bench) -> None:
     assert (result.limit_exceeded, result.stdout) == ("memory", b"")
     assert (await shell(box, "echo on")).stdout == b"on\n"
     await box.destroy()
+
+
+async def test_building_holds_up_no_other_box(bench: Bench) -> None:
+    """While many images are built, a command in another box still ends at its time-out; a build has its own."""
+    box = await bench.sandbox.create(spec())
+    mark = f"{time.monotonic_ns()}"
+    slow = [bench.built(f"FROM {IMAGE}\nRUN echo {mark}-{number} && sleep 30\n") for number in range(8)]
+    slow = [replace(each, environment=replace(each.environment, build_timeout_s=2)) for each in slow]
+    building = [asyncio.create_task(bench.sandbox.create(each)) for each in slow]
+    await asyncio.sleep(0.5)
+    result = await shell(box, "sleep 60", timeout_s=0.3)
+    assert result.timed_out
+    assert result.duration_s < 2
+    with pytest.raises(SandboxError, match="not done after 2 s"):
+        await building[0]
+    for task in building:
+        task.cancel()
+    await asyncio.gather(*building, return_exceptions=True)
+    await box.destroy()
+
+
+async def test_a_box_that_is_cancelled_while_it_is_made_is_gone(bench: Bench) -> None:
+    """Whatever the moment, no container is left of a box that nobody got."""
+    for delay_s in (0.0, 0.01, 0.03, 0.1, 0.2):
+        wanted = spec()
+        making = asyncio.create_task(bench.sandbox.create(wanted))
+        await asyncio.sleep(delay_s)
+        making.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await making).destroy()
+        deadline_s = time.monotonic() + 10
+        left: list[object] = [wanted]
+        while left and time.monotonic() < deadline_s:
+            await asyncio.sleep(0.5)
+            left = client(bench.url).containers(all=True, filters={"name": wanted.box_id})
+        assert left == []
+
+
+_FORWARD = """
+import socket, sys, threading
+
+def pump(source, sink):
+    while data := source.recv(65536):
+        sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
+
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[2])
+listener.listen(64)
+print("ready", flush=True)
+while True:
+    here, there = listener.accept()[0], socket.socket(socket.AF_UNIX)
+    there.connect(sys.argv[1])
+    threading.Thread(target=pump, args=(here, there), daemon=True).start()
+    threading.Thread(target=pump, args=(there, here), daemon=True).start()
+"""
+
+
+async def test_an_engine_that_hangs_holds_up_no_teardown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes end without it, at once; the container is the janitor's."""
+    monkeypatch.setattr("adapters.sandboxes.docker_box._REMOVE_S", 0.5)
+    monkeypatch.setattr("adapters.sandboxes.docker_engine._PING_S", 0.5)
+    monkeypatch.setattr("adapters.sandboxes.docker_exec._LAST_WORD_S", 0.5)
+    engine, way = docker_url().removeprefix("unix://"), tmp_path / "engine.sock"
+    argv = [sys.executable, "-c", _FORWARD, engine, str(way)]
+    forwarder = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+    assert forwarder.stdout is not None
+    assert await forwarder.stdout.readline() == b"ready\n"
+    sandbox = DockerSandbox(f"unix://{way}", DirectoryStore(tmp_path / "store"), None)
+    wanted = spec(deadline_ms=1000)
+    box = await sandbox.create(wanted)
+    mark = f"9{time.monotonic_ns() % 10**8}.5"
+    running = asyncio.create_task(shell(box, f"sleep {mark}", timeout_s=60))
+    await asyncio.sleep(0.5)
+    assert processes_with(mark)
+    forwarder.send_signal(signal.SIGSTOP)
+    started_s = time.monotonic()
+    await box.destroy()
+    assert time.monotonic() - started_s < 5
+    assert processes_with(mark) == []
+    assert "no Docker engine answers" in sandbox.refusals(TaskEnvironment())[0]
+    assert (await running).exit_code is None
+    forwarder.kill()
+    await forwarder.communicate()
+    assert wanted.box_id in await DockerSandbox(docker_url(), DirectoryStore(tmp_path / "store"), None).sweep(2000)
+
+
+async def test_what_an_image_declares_is_no_way_around(bench: Bench) -> None:
+    """A declared volume counts as disk, a declared healthcheck does not run, a declared entry point neither."""
+    text = (
+        f"FROM {IMAGE}\nVOLUME /data\nHEALTHCHECK --interval=100ms CMD touch /ill\n"
+        f'ENTRYPOINT ["touch", "/entered"]\nSTOPSIGNAL SIGSTOP\n'
+    )
+    box = await bench.sandbox.create(replace(bench.built(text), limits=Limits(disk_mb=8)))
+    many = await shell(box, "for i in $(seq 100); do head -c 1000000 /dev/zero > /data/f$i; done; sleep 20")
+    assert many.limit_exceeded == "disk"
+    assert (await shell(box, "rm -r /data/*; sleep 0.5; ls /ill /entered")).stdout == b""
+    made_from = (await box.stats()).made_from
+    assert made_from["image"].startswith("sha256:")
+    assert made_from["created"].startswith("20")
+    await box.destroy()
+
+
+async def test_boxes_with_the_public_network_do_not_see_one_another(bench: Bench) -> None:
+    """Each has a network device, none reaches the other's port."""
+    environment = TaskEnvironment(network_mode=NetworkMode.PUBLIC)
+    one, two = [await bench.sandbox.create(spec(environment=environment)) for _ in range(2)]
+    listen = "import socket; s = socket.create_server(('', 7000)); s.settimeout(6)\ntry:\n s.accept(); print('met')\n"
+    listening = asyncio.create_task(
+        one.exec(Command(argv=("python3", "-c", f"{listen}except OSError:\n print('alone')")))
+    )
+    address = next(iter(client(bench.url).inspect_network("synth-boxes")["Containers"].values()))
+    addresses = [
+        each["IPv4Address"].partition("/")[0]
+        for each in client(bench.url).inspect_network("synth-boxes")["Containers"].values()
+    ]
+    assert address
+    dial = (
+        "import socket, sys\nfor host in sys.argv[1:]:\n try:\n  socket.create_connection((host, 7000), 2)\n"
+        " except OSError as error:\n  print(type(error).__name__)"
+    )
+    dialled = await two.exec(Command(argv=("python3", "-c", dial, *addresses)))
+    assert len(dialled.stdout.split()) == len(addresses), dialled.stdout
+    assert (await listening).stdout == b"alone\n"
+    await one.destroy()
+    await two.destroy()
