@@ -79,7 +79,7 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
         record = await _work(Scene(context=context, box=box, binding=binding, values=values), attempt, task, blank)
         stats = await box.stats()
         usage = replace(blank.usage, cpu_s=stats.cpu_s, peak_memory_bytes=stats.peak_memory_bytes)
-        record = replace(record, usage=usage, limits_enforced_by=stats.limits_enforced_by)
+        record = replace(record, usage=usage, limits_enforced_by=stats.limits_enforced_by, made_from=stats.made_from)
     finally:
         await box.destroy()
         if binding is not None:

@@ -159,6 +159,8 @@ class TrialRecord:
     sandbox: str = ""
     limits_enforced_by: Mapping[str, str] = field(default_factory=dict[str, str])
     """Limit -> mechanism: ``{"memory": "cgroup"}`` or ``supervisor``."""
+    made_from: Mapping[str, str] = field(default_factory=dict[str, str])
+    """``image``, the id of the box's image, and ``created``, when that was built; empty: no image."""
     n_infra_retries: int = 0
     """Trials of this attempt lost to infrastructure before this one."""
     steps: tuple[StepRecord, ...] = ()

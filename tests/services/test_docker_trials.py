@@ -53,5 +53,6 @@ async def test_a_task_with_an_image_tells_oracle_from_nop(tmp_path: Path) -> Non
             stages = frozenset({Stage.TRIALS, Stage.ASSESSMENTS, Stage.QUALIFIED_GROUPS})
             result = await run_unit(platform, launch.unit, "worker", stages, _silent)
             assert all(trial.sandbox == "docker" for trial in result.trials.trials)
+            assert len({trial.made_from["image"] for trial in result.trials.trials}) == 1
         means[engine] = evaluation(platform, accepted.experiment.experiment_id).mean.value
     assert means == {"oracle": 1.0, "nop": 0.0}
