@@ -166,7 +166,7 @@ class DockerBox:
         limit = self._broken
         if limit is None and self._group is not None and exit_code != 0:
             limit = self._group.broken()
-        if limit is None and duration_s > 1.0 and await self._disk_is_full():
+        if limit is None and await self._disk_is_full():  # a fast disk fills between two looks
             limit = "disk"
         return CommandResult(
             exit_code=None if timed_out else exit_code,
