@@ -1,6 +1,7 @@
 """The sampler contract, and what only a real model can show: exact logprobs, neighbours that do not matter."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
@@ -198,7 +199,12 @@ async def test_versions_are_served_at_once_and_never_mixed(real: TransformersSam
     for name, result in zip([name for name in names for _ in range(2)], results, strict=True):
         version = next((one for one in versions if one.name == name), None)
         assert np.abs(np.subtract(rescored(result, PROMPT, version=version), result.logprobs)).max() <= 1e-4
-    assert len({result.logprobs for result in results}) == 4
+    # Equal to the last digit only in equal batches: who shares a forward pass is a matter of time.
+    for (first, second), name in zip(zip(results[::2], results[1::2], strict=True), names, strict=True):
+        assert first.sampled_ids == second.sampled_ids, name
+        assert np.allclose(first.logprobs, second.logprobs, atol=1e-4), name
+    for one, other in itertools.combinations(results[::2], 2):
+        assert one.sampled_ids != other.sampled_ids or not np.allclose(one.logprobs, other.logprobs, atol=1e-3)
     assert real.versions() == tuple(names)
 
 
