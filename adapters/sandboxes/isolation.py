@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from adapters.sandboxes.removal import remove_box
 from domain.errors import SandboxError
 
 Way = Literal["range", "single"]
@@ -341,4 +342,4 @@ def _try(way: Way, scratch: Path, skeleton: Path) -> str:
         os.close(environment)
         if descriptor is not None:
             os.close(descriptor)
-        shutil.rmtree(root, ignore_errors=True)
+        remove_box(root)

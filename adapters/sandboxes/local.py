@@ -13,8 +13,9 @@ from pathlib import Path
 from adapters.sandboxes.cgroups import Groups, find_groups
 from adapters.sandboxes.isolation import SKELETON_LAYOUT, TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
-from adapters.sandboxes.local_box import LocalBox, furnish, remove_box
+from adapters.sandboxes.local_box import LocalBox, furnish
 from adapters.sandboxes.orphans import end_orphans
+from adapters.sandboxes.removal import remove_box
 from domain.errors import SandboxError, boundary
 from domain.ports import Box, BoxSpec
 from domain.records.task import NetworkMode, TaskEnvironment

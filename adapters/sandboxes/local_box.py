@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import shutil
 import subprocess
 import tarfile
-from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -29,6 +27,7 @@ from adapters.sandboxes.isolation import (
     passwd_text,
 )
 from adapters.sandboxes.process import Child, Descriptors, Ended
+from adapters.sandboxes.removal import remove_box
 from adapters.sandboxes.supervisor import Supervisor
 from adapters.sandboxes.transfer import Packer, absolute, parts_of, unpack
 from domain.errors import SandboxError, boundary
@@ -327,26 +326,6 @@ def furnish(root: Path, workdir: str, way: Way) -> None:
             if not directory.exists():
                 give(directory, way, uid=uid)
         directory.chmod(0o777)
-
-
-def remove_box(directory: Path) -> None:
-    """Remove a box directory whatever modes its files have; links are not followed."""
-    if not directory.exists():
-        return
-    shutil.rmtree(directory, onerror=_retry_removal)
-
-
-def _retry_removal(function: object, path: str, _info: object) -> None:
-    """Open up what a box closed (directories without permission), then remove it."""
-    del function
-    with suppress(OSError):
-        parent = os.path.dirname(path)  # noqa: PTH120 - rmtree hands over text
-        os.chmod(parent, 0o700)  # noqa: PTH101
-        if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
-            os.chmod(path, 0o700)  # noqa: PTH101
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)  # noqa: PTH108
 
 
 def _tops_of(tar: bytes) -> set[str]:

@@ -20,6 +20,8 @@ Own = Callable[[int], None]
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 20
+_DEEPEST = 128
+"""Each level is an open file while it is packed, and all boxes of a process share the number of those."""
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -196,6 +198,8 @@ class Packer:
         return self._out.getvalue()
 
     def _directory(self, directory: int, inner: tuple[str, ...]) -> None:
+        if len(inner) > _DEEPEST:
+            raise SandboxError(f"{absolute(self._top)} nests more than {_DEEPEST} directories", hint="nest fewer")
         for name in sorted(os.listdir(directory)):
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from dataclasses import replace
 
-from domain.errors import AgentError, SandboxError, SynthError
+from domain.errors import AgentError, SandboxError, SynthError, boundary
 from domain.ledger_ports import Ledger
 from domain.lifecycle.deadline import within
 from domain.lifecycle.health import find_illness
@@ -44,7 +44,7 @@ async def run_trial(context: TrialContext, attempt: Attempt) -> TrialRecord:
     )
     started_s = clock.monotonic_s()
     try:
-        record = await within(clock, context.plan.trial_deadline_s, _in_box(context, attempt, blank))
+        record = await within(clock, context.plan.trial_deadline_s, _contained(context, attempt, blank))
     except TimeoutError:
         record = replace(blank, detail=f"trial deadline of {context.plan.trial_deadline_s:g} s passed")
     except AgentError as error:
@@ -53,6 +53,12 @@ async def run_trial(context: TrialContext, attempt: Attempt) -> TrialRecord:
         record = replace(blank, detail=f"{type(error).__name__}: {error}")
     wall_s = clock.monotonic_s() - started_s
     return replace(record, ended_ms=clock.now_ms(), usage=replace(record.usage, wall_s=round(wall_s, 4)))
+
+
+async def _contained(context: TrialContext, attempt: Attempt, blank: TrialRecord) -> TrialRecord:
+    """Let no fault of one trial, foreseen or not, end the unit with all its other trials."""
+    with boundary(SandboxError, f"trial {blank.trial_id}"):
+        return await _in_box(context, attempt, blank)
 
 
 async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -> TrialRecord:

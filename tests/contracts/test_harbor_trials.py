@@ -10,10 +10,11 @@ import pytest
 from adapters.benchmarks.harbor import HarborTaskSource
 from adapters.clock import SystemClock
 from adapters.engines.oracle import OracleEngine
+from adapters.sandboxes.memory import MemorySandbox
 from adapters.verifiers.script import ScriptVerifier, verifier_environment
 from domain.lifecycle.group import assess
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
-from domain.ports import Sandbox
+from domain.ports import Box, BoxSpec, Sandbox
 from domain.records.archive import read_file
 from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.experiment import Lease
@@ -303,3 +304,20 @@ async def test_harbors_parsing_table_has_our_answer(
         "", {"instruction.md": "X.\n", "solution/solve.sh": "true\n", "tests/test.sh": "\n".join(lines) + "\nexit 7\n"}
     )
     assert found.reward == reward, found.reason
+
+
+class _Unforeseen(MemorySandbox):
+    """A sandbox with a bug."""
+
+    async def create(self, spec: BoxSpec) -> Box:
+        """Fail as no adapter should."""
+        raise RecursionError(spec.box_id)
+
+
+async def test_an_unforeseen_fault_ends_its_trial_and_not_the_unit(tmp_path: Path) -> None:
+    """What nobody translated is infrastructure: replaced, counted apart, and told by name."""
+    bench = Bench(sandbox=_Unforeseen(), home=tmp_path)
+    trial, found = await bench.run("", {"instruction.md": "A.\n", "solution/solve.sh": "true\n"})
+    assert trial.outcome is TrialOutcome.INFRA_ERROR
+    assert "RecursionError" in trial.detail
+    assert found.outcome is AssessmentOutcome.UNGRADED

@@ -334,6 +334,19 @@ async def test_closed_modes_and_odd_names_come_back(programs: Case) -> None:
     await box.destroy()
 
 
+@pytest.mark.parametrize("name", ["local", "local-single"])
+async def test_a_tree_too_deep_for_a_stack_is_refused_and_removed(name: str, tmp_path: Path) -> None:
+    """However deep an agent nests directories: no copy follows it down, and nothing of the box stays."""
+    case = await make_case(name, tmp_path / "scratch")
+    box = await case.sandbox.create(spec())
+    dig = "import os\nfor _ in range(3000):\n os.mkdir('d'); os.chdir('d')\nos.chmod('.', 0)"
+    assert (await box.exec(Command(argv=("python3", "-c", dig), timeout_s=30))).exit_code == 0
+    with pytest.raises(SandboxError, match="nests more than"):
+        await box.download("/app")
+    await box.destroy()
+    assert [path for path in tmp_path.rglob("box-*") if path.is_dir()] == []  # noqa: ASYNC240 - a test waits
+
+
 async def test_memory_is_limited(programs: Case) -> None:
     """A command that grows over its memory is killed by name."""
     box = await programs.sandbox.create(spec(limits=Limits(memory_mb=100)))
