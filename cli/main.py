@@ -13,7 +13,7 @@ import typer
 
 from cli import agent, catalog, demo, run, service, terminal, train
 from cli.connection import use_home
-from domain.errors import SynthError
+from domain.errors import ConfigurationError, SynthError
 
 app = typer.Typer(
     name="synth",
@@ -55,10 +55,21 @@ def synth(
     use_home(home)
 
 
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse bytes that are no text: neither a ledger nor a message can hold them. Raises ConfigurationError."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = argument.encode(errors="backslashreplace").decode()
+            raise ConfigurationError(f"argument {shown}: not UTF-8", hint="write it as UTF-8") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what Synth raises becomes a message with a hint, no traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _check_text(given)
         app(args=given, prog_name="synth")
     except SynthError as error:
         return terminal.show_error(error, as_json="--json" in given)

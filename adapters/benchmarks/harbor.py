@@ -18,6 +18,10 @@ from domain.errors import TaskError
 from domain.records.canonical import Json, canonical_bytes, digest_bytes
 from domain.records.task import ObjectRef, RewardStrategy, Task
 
+_DEEPEST = 64
+"""Levels of a document; the readers behind this one recurse."""
+_LONGEST_PATH = 200
+
 
 class HarborTaskSource:
     """Reads one task directory, or a directory of them."""
@@ -47,6 +51,25 @@ class HarborTaskSource:
         if problems:
             raise TaskError("; ".join(problems), hint="correct the named fields; nothing was published")
         return tuple(sorted(found, key=lambda pair: pair[0].name))
+
+
+def _unusable(value: object, path: str, levels: int) -> str:
+    """Say which field no program, file, database or codec could be given; empty: there is none."""
+    shown = path.lstrip(".").replace("\0", "\\0")[:_LONGEST_PATH]
+    if levels == 0:
+        return f"{shown}: nested too deeply"
+    if isinstance(value, str):
+        return f"{shown}: holds a NUL character" if "\0" in value else ""
+    inner: dict[object, object] = {}
+    if isinstance(value, dict):
+        inner = cast("dict[object, object]", value)
+    elif isinstance(value, list):
+        inner = dict(enumerate(cast("list[object]", value)))
+    for key, item in inner.items():
+        where = f"{path}.{key}"
+        if problem := _unusable(key, where, levels) or _unusable(item, where, levels - 1):
+            return problem
+    return ""
 
 
 def _task_directories(root: Path) -> list[Path]:
@@ -93,12 +116,20 @@ class _Reader:
 
     def _config(self) -> HarborTask:
         where = self.path / "task.toml"
+        if not where.exists():
+            raise TaskError(f"{where}: missing", hint="every task directory has a task.toml")
+        if not where.is_file():  # a FIFO would hold us, and a device has no end
+            raise TaskError(f"{where}: no file")
         try:
             document = tomllib.loads(where.read_bytes().decode().removeprefix("\ufeff"))
-        except FileNotFoundError:
-            raise TaskError(f"{where}: missing", hint="every task directory has a task.toml") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise TaskError(f"{where}: cannot be read: {error.strerror}") from None
+        except RecursionError:
+            raise TaskError(f"{where}: nested too deeply") from None
+        except ValueError as error:  # of TOML, of UTF-8, and of an integer with thousands of digits
             raise TaskError(f"{where}: not valid TOML: {error}") from None
+        if problem := _unusable(document, "", _DEEPEST):
+            raise TaskError(f"{where}: {problem}")
         try:
             return HarborTask.model_validate(document)
         except ValidationError as error:

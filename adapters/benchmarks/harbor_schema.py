@@ -24,14 +24,16 @@ _ONLY_VARIABLES = re.compile(
 _PARTIAL_TEMPLATE = re.compile(r"\$\{[^}]*\}")
 TEMPLATE = re.compile(r"^\$\{[A-Za-z_][A-Za-z0-9_]*(:-.*)?\}$", re.DOTALL)
 """A value that the operator's variables fill. Source: Harbor 0.26 ``utils/env.py``: the whole value, or nothing."""
+_LONGEST_NAME = 200
+"""It becomes the name of a directory when results are exported."""
 _TASK_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
 
 
 def _mebibytes(value: object) -> int:
-    match = _SIZE.match(value) if isinstance(value, str) else None
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError('write a string with a unit such as "8G", or use memory_mb / storage_mb in MiB')
-    return round(float(match["number"]) * _MEBIBYTES[match["unit"].upper()])
+    return round(min(float(match["number"]), 1e18) * _MEBIBYTES[match["unit"].upper()])
 
 
 def _user(value: object) -> object:
@@ -39,7 +41,7 @@ def _user(value: object) -> object:
 
 
 def _variable(value: str) -> str:
-    if TEMPLATE.match(value) is None and _PARTIAL_TEMPLATE.search(value) is not None:
+    if TEMPLATE.fullmatch(value) is None and _PARTIAL_TEMPLATE.search(value) is not None:
         raise ValueError("${VAR} must be the whole value: inside a longer one it would stay as it is written")
     return value
 
@@ -50,9 +52,15 @@ def _host(value: str) -> str:
         return (ip_network(host) if "/" in host else ip_address(host)).compressed
     except ValueError:
         labels = host.removeprefix("*.").split(".")
-        if "/" in host or not all(_HOST_LABEL.match(label) for label in labels):
+        if "/" in host or not all(_HOST_LABEL.fullmatch(label) for label in labels):
             raise ValueError("write a host name, *.name, an address or a CIDR range; no URL and no port") from None
         return host
+
+
+def _source(value: str) -> str:
+    if not value or ".." in value.split("/"):
+        raise ValueError("write a path without '..'")
+    return value
 
 
 def _transport(value: object) -> object:
@@ -63,13 +71,17 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-LegacySize = Annotated[int, BeforeValidator(_mebibytes)]
+Mebibytes = Annotated[int, Field(gt=0, le=1 << 40)]
+"""No machine has more, and kernels and engines take no larger number."""
+LegacySize = Annotated[int, BeforeValidator(_mebibytes), Field(le=1 << 40)]
 """A string such as ``"8G"``, as MiB."""
 User = Annotated[str, BeforeValidator(_user), Field(pattern=r"^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,5})$")]
 """A user name or number."""
 Text = Annotated[str, Field(min_length=1)]
+Source = Annotated[str, AfterValidator(_source)]
+"""A path inside the box."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Network = Literal["public", "no-network", "allowlist"]
 Host = Annotated[str, AfterValidator(_host)]
 Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Annotated[str, AfterValidator(_variable)]]
@@ -102,7 +114,7 @@ class TaskTable(Strict):
     @field_validator("name")
     @classmethod
     def _organised(cls, name: str) -> str:
-        if ".." in name or _TASK_NAME.match(name) is None:
+        if ".." in name or len(name) > _LONGEST_NAME or _TASK_NAME.fullmatch(name) is None:
             raise ValueError("write org/name with letters, digits, '.', '_' and '-'")
         return name
 
@@ -139,7 +151,7 @@ class Healthcheck(Strict):
     command: Text
     interval_sec: Seconds = 5.0
     timeout_sec: Seconds = 30.0
-    start_period_sec: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    start_period_sec: float = Field(default=0.0, ge=0, le=1e9, allow_inf_nan=False)
     start_interval_sec: Seconds = 5.0
     retries: int = Field(default=3, ge=1)
 
@@ -168,7 +180,7 @@ class McpServerTable(Strict):
         if self.transport != "stdio" and (not self.url or self.command or self.args):
             raise ValueError(f"transport {self.transport!r} takes url and headers, no command and no args")
         for name, value in self.headers.items():
-            if _HEADER_NAME.match(name) is None or "\r" in value or "\n" in value:
+            if _HEADER_NAME.fullmatch(name) is None or "\r" in value or "\n" in value:
                 raise ValueError(f"headers: {name!r} is no HTTP header")
             if _CREDENTIAL.search(name) and _ONLY_VARIABLES.fullmatch(value) is None:
                 raise ValueError(f"headers: {name}: write a credential as ${{VAR}} without a default")
@@ -181,9 +193,9 @@ class EnvironmentTable(Strict):
     build_timeout_sec: Seconds = 600.0
     docker_image: Text | None = None
     os: Annotated[Literal["linux", "windows"], BeforeValidator(_lower)] = "linux"
-    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    memory_mb: int | None = Field(default=None, gt=0)
-    storage_mb: int | None = Field(default=None, gt=0)
+    cpus: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
+    memory_mb: Mebibytes | None = None
+    storage_mb: Mebibytes | None = None
     memory: LegacySize | None = None
     storage: LegacySize | None = None
     allow_internet: bool | None = None
@@ -285,7 +297,7 @@ class StepTable(Strict):
     verifier: VerifierTable = VerifierTable()
     min_reward: Finite | dict[str, Finite] | None = None
     healthcheck: Healthcheck | None = None
-    artifacts: list[str | ArtifactTable] = []
+    artifacts: list[Source | ArtifactTable] = []
 
     @field_validator("name")
     @classmethod
@@ -301,7 +313,7 @@ class HarborTask(Strict):
     source: str | None = None
     metadata: dict[str, object] = {}
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
-    artifacts: list[str | ArtifactTable] = []
+    artifacts: list[Source | ArtifactTable] = []
     steps: list[StepTable] | None = Field(default=None, min_length=1)
     task: TaskTable | None = None
     agent: AgentTable = AgentTable()

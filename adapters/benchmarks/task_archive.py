@@ -13,6 +13,11 @@ from pathlib import Path
 from adapters.benchmarks.ignore_rules import IGNORE_FILE, Rule, in_scope, is_ignored, parse_rules
 from domain.errors import TaskError
 
+_FILE_LIMIT_BYTES = 1 << 30
+"""A task is held in memory while it is published; a sparse file can claim any size."""
+_LONGEST_SHOWN = 300
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What Python makes of a file name's bytes that are not UTF-8."""
 _IGNORED_NAMES = frozenset({".git", "__pycache__", ".DS_Store"})
 _IGNORED_ENDINGS = (".pyc", ".swp", ".swo", "~")
 """Files an editor or interpreter leaves. Source: Harbor 0.26 ``publisher/packager.py``."""
@@ -84,14 +89,26 @@ def _no_scope(where: str) -> bool:
 
 def _walk(directory: Path) -> list[Path]:
     paths: list[Path] = []
-    for entry in os.scandir(directory):
-        if entry.name in _IGNORED_NAMES or entry.name.endswith(_IGNORED_ENDINGS):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            paths.extend(_walk(Path(entry.path)))
-        else:
-            paths.append(Path(entry.path))
+    pending = [directory]
+    while pending:
+        where = pending.pop()
+        try:
+            entries = list(os.scandir(where))
+        except OSError as error:
+            raise TaskError(f"{_shown(where)}: cannot be read: {error.strerror}") from None
+        for entry in entries:
+            if entry.name in _IGNORED_NAMES or entry.name.endswith(_IGNORED_ENDINGS):
+                continue
+            if _SURROGATE.search(entry.name):
+                raise TaskError(f"{_shown(Path(entry.path))}: its name is not UTF-8", hint="rename the file")
+            (pending if entry.is_dir(follow_symlinks=False) else paths).append(Path(entry.path))
     return paths
+
+
+def _shown(path: Path) -> str:
+    """Return a path of any bytes and any length as a message can hold it."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _read(directory: Path, path: Path) -> TaskFile:
@@ -103,7 +120,14 @@ def _read(directory: Path, path: Path) -> TaskFile:
         return TaskFile(path=name, executable=False, content=b"", link=link)
     if not stat.S_ISREG(mode):
         raise TaskError(f"{path}: neither a file nor a directory", hint="a task holds files, directories and links")
-    return TaskFile(path=name, executable=bool(mode & stat.S_IXUSR), content=path.read_bytes())
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > _FILE_LIMIT_BYTES:
+        raise TaskError(f"{path}: larger than {_FILE_LIMIT_BYTES} bytes", hint="let the task fetch or make it")
+    return TaskFile(path=name, executable=bool(mode & stat.S_IXUSR), content=content)
 
 
 def _check_link(directory: Path, path: Path, name: str, link: str) -> None:

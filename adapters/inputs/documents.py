@@ -18,6 +18,8 @@ from domain.service.plan_checks import check_plan_values, check_profile, check_r
 
 T = TypeVar("T")
 
+DEMONSTRATIONS_LIMIT_BYTES = 1 << 30
+"""They are held in memory."""
 DOCUMENT_LIMIT_BYTES = 16_000_000
 """A profile may carry files, and still nobody writes more by hand."""
 
@@ -70,7 +72,7 @@ def read_demonstrations(path: str | Path) -> tuple[Demonstration, ...]:
         ConfigurationError: naming the file, the line and the field; or the file has no line.
     """
     source = Path(path)
-    lines = _text(source, limit_bytes=None).splitlines()
+    lines = _text(source, limit_bytes=DEMONSTRATIONS_LIMIT_BYTES).splitlines()
     read = [_demonstration(f"{source}: line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
     if not read:
         raise ConfigurationError(f"{source}: no demonstrations", hint="write one JSON object on each line")
@@ -107,17 +109,21 @@ def _demonstration(where: str, line: str) -> Demonstration:
     return demonstration
 
 
-def _text(path: Path, *, limit_bytes: int | None) -> str:
+def _text(path: Path, *, limit_bytes: int) -> str:
     try:
-        if limit_bytes is not None and path.stat().st_size > limit_bytes:
+        with path.open("rb") as stream:
+            content = stream.read(limit_bytes + 1)  # a device has size 0 and no end
+        if len(content) > limit_bytes:
             raise ConfigurationError(f"{path}: larger than {limit_bytes} bytes", hint="is this the right file?")
-        return path.read_bytes().decode("utf-8")
+        return content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file", hint="check the path after @") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8", hint="save it as UTF-8") from None
+    except ValueError:
+        raise ConfigurationError(f"{str(path)!r}: no path of a file", hint="check the path after @") from None
 
 
 def _decode(kind: type[T], where: str, text: str) -> T:

@@ -162,7 +162,7 @@ def environment_script(inner: Inner) -> bytes:
     home = "/root" if inner.uid == 0 else "/home/agent"
     lines: list[str] = []
     for name, value in {"PATH": _PATH, "HOME": home, "LANG": "C.UTF-8", **inner.env}.items():
-        if _VARIABLE.match(name) is None or "\0" in value:
+        if _VARIABLE.fullmatch(name) is None or "\0" in value:
             raise SandboxError(f"environment variable {name!r} cannot be set", hint="use letters, digits and _")
         lines.append(f"export {name}={shlex.quote(value)}\n")
     return "".join(lines).encode()

@@ -149,7 +149,7 @@ async def _body(request: Request) -> bytes:
 def _agent(request: Request) -> str:
     """Return who calls: a delegated agent names itself. Source: facts/proxy.md section 1.2."""
     agent = request.headers.get("x-claude-code-agent-id", "main")
-    if not _AGENT.match(agent):
+    if not _AGENT.fullmatch(agent):
         raise ConfigurationError("x-claude-code-agent-id: letters, digits and _.:- only, 64 at most")
     return agent
 

@@ -15,6 +15,8 @@ from typing import cast
 MAX_REWARD_BYTES = 65536
 MAX_KEYS = 256
 HEADLINE = "reward"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character: JSON can escape one, and no file or ledger can hold it."""
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
@@ -76,6 +78,8 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     items = dict(pairs)
     if len(items) != len(pairs):
         raise _RefusedError("reward.json has a duplicated key")
+    if any(_SURROGATE.search(key) for key in items):
+        raise _RefusedError("reward.json has a key that is no text")
     return items
 
 

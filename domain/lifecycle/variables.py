@@ -74,7 +74,7 @@ def _templates(task: Task, *, with_solution: bool) -> Iterator[tuple[str, str, s
     """Return (field, variable, default) of every template; the default is None where there is none."""
     for where, env in _tables(task, with_solution=with_solution):
         for key, value in env.items():
-            match = _WHOLE.match(value)
+            match = _WHOLE.fullmatch(value)
             if match is not None:
                 yield f"{where}.{key}", match["name"], match["default"]
     for server in task.environment.mcp_servers:
@@ -100,7 +100,7 @@ def _fill(env: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str
     """Return ``env`` with values; what has none is left out."""
     out: dict[str, str] = {}
     for key, value in env.items():
-        match = _WHOLE.match(value)
+        match = _WHOLE.fullmatch(value)
         if match is None:
             out[key] = value
         elif match["name"] in variables:

@@ -64,7 +64,7 @@ def parse_reference(text: str, *, field: str) -> Reference:
     Raises:
         ConfigurationError: naming ``field`` when the text has another form.
     """
-    match = _REFERENCE.match(text)
+    match = _REFERENCE.fullmatch(text)
     if match is None:
         msg = f"{field}: {text!r} is not a published reference"
         raise ConfigurationError(msg, hint="write team/name@v1, in lower case")

@@ -25,6 +25,9 @@ from domain.service.plan_checks import check_plan
 from domain.service.platform import Platform
 from domain.service.publish import publish_profile
 
+_LONGEST_KEY = 200
+"""Characters of an idempotency key."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
@@ -70,6 +73,7 @@ def accept(platform: Platform, submission: Submission, *, holder: str | None = N
         ConflictError: the key holds another spec.
     """
     check_plan(submission.plan, submission.kind)
+    _check_key(submission.idempotency_key)
     reference = parse_reference(submission.task_set, field="dataset")
     actor = _actor(platform, submission.actor)
     with platform.ledger.snapshot() as tx:
@@ -90,6 +94,14 @@ def accept(platform: Platform, submission: Submission, *, holder: str | None = N
         labels=submission.labels,
     )
     return _commit(platform, spec, len(task_set.tasks), submission.idempotency_key, holder)
+
+
+def _check_key(key: str | None) -> None:
+    """An empty key, from a variable that is not set, would make all such submissions one."""
+    if key is not None and not (key.isprintable() and 1 <= len(key) <= _LONGEST_KEY):
+        raise ConfigurationError(
+            f"idempotency_key: {key[:80]!r} is no key", hint=f"write 1 to {_LONGEST_KEY} printable characters"
+        )
 
 
 def _commit(platform: Platform, spec: ExperimentSpec, n_tasks: int, key: str | None, holder: str | None) -> Accepted:

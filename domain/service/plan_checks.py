@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import isfinite
+from operator import ge
 
 from domain.errors import ConfigurationError
 from domain.records.experiment import ExperimentKind
@@ -30,6 +32,15 @@ _POSITIVE = (
     "agent_timeout_s", "verifier_timeout_s", "trial_deadline_s",
     "optimisation.learning_rate", "optimisation.eps", "optimisation.grad_clip_norm",
 )  # fmt: skip
+_AT_MOST = {
+    "attempts": 10_000, "tasks": 10**9, "concurrency": 10_000, "shard_tasks": 10**9, "infra_retries": 100,
+    "batches": 10**6, "groups_per_batch": 10**6, "evaluate_every": 10**6, "evaluate_attempts": 10_000,
+    "sampling.max_tokens": 10**7, "sampling.temperature": 100, "optimisation.lora_rank": 10**5,
+    "optimisation.lora_alpha": 10**6, "agent_timeout_s": 1e8, "verifier_timeout_s": 1e8, "trial_deadline_s": 1e8,
+}  # fmt: skip
+"""Far above what anybody means, and below what overflows a clock or fills the memory with waiting trials."""
+_COLDEST = 1e-3
+"""Logits divided by less leave the range of float32, and nothing can be drawn from what is left."""
 _DECAYS = ("optimisation.beta1", "optimisation.beta2")
 
 _RECIPE_AT_LEAST_ONE = ("hidden", "layers", "heads", "context_tokens", "steps", "batch", "vocabulary")
@@ -81,9 +92,13 @@ def _plan_values(plan: Plan) -> Iterator[str]:
     yield from _bounded(plan, _AT_LEAST_ONE, lambda value: value >= 1, "must be at least 1")
     yield from _bounded(plan, _NOT_NEGATIVE, lambda value: value >= 0, "must not be negative")
     yield from _bounded(plan, _POSITIVE, lambda value: value > 0, "must be greater than 0")
+    for field, most in _AT_MOST.items():
+        yield from _bounded(plan, (field,), partial(ge, most), f"must be at most {most:g}")
     yield from _bounded(plan, _DECAYS, lambda value: 0 <= value < 1, "must be at least 0 and below 1")
     yield from _bounded(plan, ("ungraded_limit",), lambda value: 0 <= value <= 1, "must be between 0 and 1")
-    if not _NAME.match(plan.sandbox):
+    if 0 < plan.sampling.temperature < _COLDEST:
+        yield f"sampling.temperature: {plan.sampling.temperature} is neither 0 nor at least {_COLDEST}"
+    if not _NAME.fullmatch(plan.sandbox):
         yield f"sandbox: {plan.sandbox!r} is no name of a sandbox"
     if plan.evaluate_on is not None:
         try:
@@ -118,14 +133,18 @@ def _training(plan: Plan) -> Iterator[str]:
 def _profile_values(profile: Profile) -> Iterator[str]:
     yield from _schema(profile.schema_version)
     for field in ("name", "engine"):
-        if not _NAME.match(getattr(profile, field)):
+        if not _NAME.fullmatch(getattr(profile, field)):
             yield f"{field}: {getattr(profile, field)!r} is not a name in lower case, digits, dots and dashes"
-    if profile.model is not None and not _MODEL.match(profile.model):
+    if profile.model is not None and not _MODEL.fullmatch(profile.model):
         yield f"model: {profile.model!r} is not a model reference, write base:NAME or checkpoint:ID"
     if profile.workdir is not None and not _absolute(profile.workdir):
         yield f"workdir: {profile.workdir!r} is not an absolute path without .."
-    wrong = [name for name in profile.environment if not _VARIABLE.match(name)]
+    wrong = [name for name in profile.environment if not _VARIABLE.fullmatch(name)]
     yield from (f"environment.{name}: not a name of an environment variable" for name in wrong)
+    given = [(f"setup.{n}", text) for n, text in enumerate(profile.setup)]
+    given += [(f"arguments.{n}", text) for n, text in enumerate(profile.arguments)]
+    given += [(f"environment.{name}", text) for name, text in profile.environment.items()]
+    yield from (f"{field}: holds a NUL character" for field, text in given if "\0" in text)
     yield from _profile_files(profile)
 
 
@@ -139,12 +158,17 @@ def _profile_files(profile: Profile) -> Iterator[str]:
             yield f"files.{index}.path: {file.path!r} is not a path that stays where it is put"
         elif _parts(file.path) in seen:
             yield f"files.{index}.path: {file.path!r} is there twice"
+        elif any(
+            _parts(file.path)[: len(other)] == other or other[: len(_parts(file.path))] == _parts(file.path)
+            for other in seen
+        ):
+            yield f"files.{index}.path: {file.path!r} and another path cannot both be: one is the other's directory"
         seen.add(_parts(file.path))
 
 
 def _recipe_values(recipe: PolicyRecipe) -> Iterator[str]:
     yield from _schema(recipe.schema_version)
-    if not _NAME.match(recipe.name):
+    if not _NAME.fullmatch(recipe.name):
         yield f"name: {recipe.name!r} is not a name in lower case, digits, dots and dashes"
     yield from _bounded(recipe, _RECIPE_AT_LEAST_ONE, lambda value: value >= 1, "must be at least 1")
     yield from _bounded(recipe, ("learning_rate",), lambda value: value > 0, "must be greater than 0")

@@ -21,6 +21,14 @@ def test_the_same_key_returns_the_same_experiment(published: Synth) -> None:
     assert "error:" in other.err
 
 
+@pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "\udcff"])
+def test_a_key_that_names_nothing_is_refused(published: Synth, key: str) -> None:
+    """Above all the empty one, of a variable that is not set: it would make all such requests one."""
+    answer = published(*START, "--idempotency-key", key)
+    assert (answer.code, answer.out, "Traceback" in answer.err) == (2, "", False)
+    assert published.json("run", "list") == {"experiments": []}
+
+
 def test_a_published_profile_can_be_named(published: Synth) -> None:
     """``--actor`` takes a reference instead of a file, and an unscored run has its own kind."""
     published.ok("profile", "publish", "@agent.json", "team/agent@v1")

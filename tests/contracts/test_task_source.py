@@ -7,8 +7,10 @@ import pytest
 
 from adapters.benchmarks.harbor import HarborTaskSource
 from adapters.benchmarks.instructions import strip_canary
-from domain.errors import TaskError
+from adapters.sandboxes.removal import remove_box
+from domain.errors import ConfigurationError, TaskError
 from domain.records.archive import paths
+from domain.records.names import parse_reference
 from domain.records.task import Artifact, NetworkMode, Task
 
 MINIMAL = '[task]\nname = "t/one"\n'
@@ -127,7 +129,15 @@ BAD = {
     "metadata.family": "[metadata]\nfamily = 1",
     "metadata: ": "[metadata]\nwhen = 2026-01-01",
     "artifacts": 'artifacts = [{ source = "../x" }]',
+    "artifacts.0": 'artifacts = ["../x"]',
+    "environment.memory: ": '[environment]\nmemory = "' + "9" * 400 + 'G"',
+    "environment.memory_mb: Input": "[environment]\nmemory_mb = 99999999999999999999",
+    "agent.timeout_sec: Input": "[agent]\ntimeout_sec = 1e300",
+    "environment.env.A: holds a NUL": '[environment]\nenv = { A = "\\u0000" }',
+    "nested too deeply": "[metadata]\n" + ".".join(["a"] * 3000) + " = 1",
+    "task.toml: nested too deeply": "[metadata]\na = " + "[" * 3000 + "]" * 3000,
     "not valid TOML": "[environment",
+    "not valid TOML: Exceeds": "[environment]\ncpus = " + "9" * 5000,
 }
 
 
@@ -140,6 +150,14 @@ def test_a_bad_file_is_named_with_its_field(tmp_path: Path, named: str, toml: st
         SOURCE.read(str(write(tmp_path / "bad", text)), host_runnable=False)
     assert "bad/task.toml" in str(caught.value)
     assert named in str(caught.value)
+
+
+def test_names_end_where_they_seem_to_end(tmp_path: Path) -> None:
+    """A line end after a name is part of it, and refused."""
+    with pytest.raises(TaskError, match=r"task\.name"):
+        SOURCE.read(str(write(tmp_path / "bad", '[task]\nname = "t/one\\n"\n')), host_runnable=False)
+    with pytest.raises(ConfigurationError):
+        parse_reference("team/name@v1\n", field="reference")
 
 
 @pytest.mark.parametrize(
@@ -228,6 +246,33 @@ def test_a_fifo_is_refused(tmp_path: Path) -> None:
     os.mkfifo(task / "tests" / "pipe")
     with pytest.raises(TaskError, match="neither a file nor a directory"):
         SOURCE.read(str(task), host_runnable=False)
+    (task / "task.toml").unlink()
+    os.mkfifo(task / "task.toml")
+    with pytest.raises(TaskError, match=r"task.toml: no file"):
+        SOURCE.read(str(task), host_runnable=False)
+
+
+def test_what_cannot_be_packed_is_named(tmp_path: Path) -> None:
+    """A name that is no text, a file without an end, and directories deeper than a stack or a path."""
+    task = write(tmp_path / "name")
+    Path(os.fsdecode(os.fsencode(task) + b"/tests/\xff")).touch()
+    with pytest.raises(TaskError, match=r"tests/\\xff: its name is not UTF-8"):
+        SOURCE.read(str(task), host_runnable=False)
+    task = write(tmp_path / "sparse")
+    with (task / "tests" / "data").open("wb") as stream:
+        stream.truncate((1 << 30) + 1)
+    with pytest.raises(TaskError, match=r"tests/data: larger than"):
+        SOURCE.read(str(task), host_runnable=False)
+    task = write(tmp_path / "deep")
+    levels = [os.open(task / "tests", os.O_RDONLY)]
+    for _ in range(2100):
+        os.mkdir("d", dir_fd=levels[-1])
+        levels.append(os.open("d", os.O_RDONLY, dir_fd=levels[-1]))
+        os.close(levels[-2])
+    os.close(levels[-1])
+    with pytest.raises(TaskError, match="cannot be read: File name too long"):
+        SOURCE.read(str(task), host_runnable=False)
+    remove_box(task)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ REFUSED_JSON = {
     "empty object": b"{}",
     "duplicated key": b'{"reward": 1, "reward": 0}',
     "two keys without a headline": b'{"a": 1, "b": 1}',
+    "half a character": b'{"reward": 1, "\\ud800": 2}',
     "torn": b'{"reward": 1',
     "text after": b'{"reward": 1} 1',
     "not UTF-8": b'{"reward\xff": 1}',

@@ -74,6 +74,14 @@ def test_the_example_recipe_keeps_its_path_as_written() -> None:
             {"files": [{"path": "x", "content": ""}, {"path": "./x", "content": ""}]},
             "files.1.path: './x' is there twice",
         ),
+        ({"name": "agent\n"}, "name: 'agent\\n' is not a name"),
+        ({"model": "base:demo\n"}, "model: 'base:demo\\n' is not a model reference"),
+        ({"setup": ["true\0"]}, "setup.0: holds a NUL"),
+        ({"environment": {"A": "\0"}}, "environment.A: holds a NUL"),
+        (
+            {"files": [{"path": "x/y", "content": ""}, {"path": "x", "content": ""}]},
+            "files.1.path: 'x' and another path cannot both be",
+        ),
         ({"required_outputs": ["/"]}, "required_outputs.0: '/' is not a path"),
         ({"instruction_delivery": "mail"}, "instruction_delivery: Input should be"),
         ({"settings": []}, "settings: Input should be"),
@@ -121,6 +129,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_plan(tmp_path / "none.json")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_plan(tmp_path)
+    with pytest.raises(ConfigurationError, match="larger than"):
+        read_plan("/dev/zero")
+    with pytest.raises(ConfigurationError, match="no path of a file"):
+        read_plan("plan\0.json")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +150,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ({"optimisation": {"beta2": 1}}, "optimisation.beta2: 1.0 must be at least 0 and below 1"),
         ({"optimisation": {"objective": "ppo"}}, "optimisation.objective: Input should be"),
         ({"evaluate_on": "team"}, "evaluate_on: 'team' is not a published reference"),
+        ({"attempts": 10**17}, "attempts: 100000000000000000 must be at most 10000"),
+        ({"trial_deadline_s": 1e308}, "trial_deadline_s: 1e+308 must be at most"),
+        ({"sampling": {"temperature": 1e-320}}, "sampling.temperature: 1e-320 is neither 0"),
+        ({"sandbox": "local\n"}, "sandbox: 'local\\n' is no name"),
         ({"order": "random"}, "order: Input should be"),
     ],
 )
