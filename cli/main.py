@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli import agent, catalog, demo, run, service, terminal, train
+from cli import agent, capacity, catalog, demo, run, service, terminal, train
 from cli.connection import use_home
 from domain.errors import ConfigurationError, SynthError
 
@@ -29,6 +29,7 @@ app.add_typer(catalog.task_sets, name="task-set")
 app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")
 service.register(app)
+capacity.register(app)
 demo.register(app)
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from domain.records.assessment import Assessment, QualifiedGroup
 from domain.records.canonical import Json
+from domain.records.capacity import Grant
 from domain.records.experiment import (
     Event,
     Experiment,
@@ -291,6 +292,22 @@ class Tokens(Protocol):
         ...
 
 
+class Grants(Protocol):
+    """Who may use how much of the budget: one row for each unit, live while its lease is."""
+
+    def put(self, lease: Lease, grant: Grant) -> None:
+        """Insert or replace the unit's row. Raises FenceError."""
+        ...
+
+    def live(self, now_ms: int) -> tuple[Grant, ...]:
+        """Return those of units whose lease holds now, under the fence they were written with, in order of unit."""
+        ...
+
+    def end(self, lease: Lease) -> None:
+        """Remove the row written under this lease; another worker's stays."""
+        ...
+
+
 class Transaction(Protocol):
     """The aggregates inside one transaction."""
 
@@ -308,6 +325,8 @@ class Transaction(Protocol):
     def events(self) -> Events: ...  # noqa: D102
     @property
     def tokens(self) -> Tokens: ...  # noqa: D102
+    @property
+    def grants(self) -> Grants: ...  # noqa: D102
 
 
 class Ledger(Protocol):

@@ -5,10 +5,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from domain.errors import ConfigurationError
+from resources.budget import Budget, read_budget, write_budget
 
 FIRST_EPHEMERAL_PORT = 32768
 """Listening ports lie below: a client socket may hold any port from here. Source: Linux, ip_local_port_range."""
@@ -36,6 +37,8 @@ class Settings:
     """TCP port of the model proxy; 0: ``synth up`` takes a free one below the ephemeral range."""
     max_concurrent_runs: int = _MAX_CONCURRENT_RUNS
     """Units that run at once."""
+    budget: Budget = field(default_factory=Budget)
+    """What all units together may have under way."""
     model_threads: int = _MODEL_THREADS
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
     docker_url: str = _DOCKER_URL
@@ -153,6 +156,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         ui_port=_port(environment, "SYNTH_UI_PORT", _UI_PORT),
         proxy_port=_port(environment, "SYNTH_PROXY_PORT", 0),
         max_concurrent_runs=_whole(environment, "SYNTH_MAX_CONCURRENT_RUNS", _MAX_CONCURRENT_RUNS, 1, 64),
+        budget=read_budget(environment.get("SYNTH_BUDGET", "")),
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
         task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
@@ -169,6 +173,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_UI_PORT": str(settings.ui_port),
         "SYNTH_PROXY_PORT": str(settings.proxy_port),
         "SYNTH_MAX_CONCURRENT_RUNS": str(settings.max_concurrent_runs),
+        "SYNTH_BUDGET": write_budget(settings.budget),
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
         "SYNTH_DOCKER_HOST": settings.docker_url,
         "SYNTH_BOXES": str(settings.box_directory or ""),

@@ -84,6 +84,7 @@ def connect(settings: Settings) -> Platform:
         trainer=HttpTrainer(settings.control_socket, clock),
         policies=_LazyPolicyMaker(store),
         variables=variables,
+        budget=settings.budget.capacity,
     )
 
 
@@ -151,6 +152,7 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
         EvidenceError: the journal cannot be opened.
     """
     from adapters.evidence import JournalEvidence
+    from adapters.samplers.bounded import BoundedSampler
     from adapters.samplers.transformers import TransformersSampler
     from adapters.servers.calls import CallDesk
     from adapters.servers.control import create_control
@@ -163,8 +165,13 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     bases = Bases(ledger=platform.ledger, store=platform.store)
     evidence = JournalEvidence(settings.journal, platform.store)
     sampler = TransformersSampler(platform.store, bases.by_digest, threads=settings.model_threads)
+    n_calls = settings.budget.model_calls
     desk = CallDesk(
-        sampler=sampler, family_of=bases.family_of, evidence=evidence, ledger=platform.ledger, clock=platform.clock
+        sampler=sampler if n_calls is None else BoundedSampler(sampler, n_calls),
+        family_of=bases.family_of,
+        evidence=evidence,
+        ledger=platform.ledger,
+        clock=platform.clock,
     )
     trainer = PeftTrainer(platform.store, ArrowDatumTables(platform.store), settings.home / "trainer", bases.by_digest)
 

@@ -6,7 +6,7 @@ writes carries the fence of the lease it was written under.
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest migration."""
 
 METADATA = MetaData(
@@ -200,3 +200,7 @@ tokens = _table(
     _text("scope"),
     _integer("fence"),
 )
+
+# --- grants of the budget ------------------------------------------------------------------------
+
+grants = _table("grants", _text("unit", unique=True), _text("record"), _integer("fence"))

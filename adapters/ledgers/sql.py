@@ -11,6 +11,7 @@ from adapters.ledgers.catalog import SqlCatalog
 from adapters.ledgers.engine import WAIT_S, open_engine, parse_url, reading, writing
 from adapters.ledgers.events import SqlEvents
 from adapters.ledgers.experiments import SqlExperiments
+from adapters.ledgers.grants import SqlGrants
 from adapters.ledgers.session import Session
 from adapters.ledgers.tokens import SqlTokens
 from adapters.ledgers.trials import SqlTrials
@@ -34,7 +35,7 @@ _HINTS = (
 class SqlTransaction:
     """The aggregates inside one transaction. See domain.ledger_ports.Transaction."""
 
-    __slots__ = ("catalog", "events", "experiments", "tokens", "trials", "units", "updates")
+    __slots__ = ("catalog", "events", "experiments", "grants", "tokens", "trials", "units", "updates")
 
     def __init__(self, connection: Connection) -> None:
         session = Session(connection)
@@ -45,6 +46,7 @@ class SqlTransaction:
         self.updates = SqlUpdates(session)
         self.events = SqlEvents(session)
         self.tokens = SqlTokens(session)
+        self.grants = SqlGrants(session)
 
 
 class SqlLedger:

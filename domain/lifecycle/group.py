@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from domain.errors import DatumError
 from domain.ledger_ports import Transaction
+from domain.lifecycle.admission import Admission
 from domain.lifecycle.deadline import all_or_cancel, within
 from domain.lifecycle.schedule import attempt_seed
 from domain.lifecycle.trial import TAMPERED, Attempt, TrialContext, run_trial
@@ -19,12 +20,14 @@ from domain.maths.row_checks import check_rows
 from domain.maths.stitching import stitch
 from domain.ports import Contribution, ContributionResult, DatumTables, Trainer, Verifier
 from domain.records.assessment import Assessment, AssessmentOutcome, QualifiedGroup
+from domain.records.capacity import Capacity
 from domain.records.manifest import GroupDatums
 from domain.records.profile import Optimisation
 from domain.records.task import ObjectRef, Task
 from domain.records.trajectory import TokenCall, TokenTrajectory
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
 
+_EXPORT = Capacity(exports=1.0)
 _CENTRED = 1e-5
 """How far advantages may sum from 0, relative to their sizes: each one is rounded to float32."""
 
@@ -40,7 +43,7 @@ class GroupContext:
     trainer: Trainer
     optimisation: Optimisation | None
     """None: no learning."""
-    slots: asyncio.Semaphore
+    admission: Admission
     may_sample: bool
     streams_contributions: bool = False
     """Submit each group to the trainer as it ends; otherwise the optimizer step submits what is missing."""
@@ -57,6 +60,8 @@ class Group:
     task: Task
     archive: bytes
     n_attempts: int
+    demand: Capacity
+    """What each trial takes of the budget."""
     trials: dict[int, TrialRecord]
     """Counting records by attempt."""
     assessments: dict[str, Assessment]
@@ -88,21 +93,15 @@ async def run_group(context: GroupContext, group: Group) -> GroupResult:
         context.note("group")
         return GroupResult(trials=trials, assessments=(), qualified=None, datums=None, contribution=None)
     counting = [trial for trial in trials if trial.outcome is not TrialOutcome.INFRA_ERROR]
-    learns = context.optimisation is not None
-    calls = await _calls(context, counting) if learns else None
-    qualified = qualify(
-        unit=group.unit,
-        group=group.index,
-        task=group.task,
-        trials=counting,
-        assessments={assessment.trial_id: assessment for assessment in assessments},
-        interactions=calls,
-        policy=context.trial.policy,
-        require_evidence=learns,
-    )
-    datums = None
-    if calls is not None and qualified.has_signal:
-        datums = await asyncio.to_thread(write_datums, context.datum_tables, qualified, calls)
+    if context.optimisation is None:
+        qualified, datums = _qualified(context, group, counting, assessments, None), None
+    else:
+        async with context.admission.place(_EXPORT):
+            calls = await _calls(context, counting)
+            qualified = _qualified(context, group, counting, assessments, calls)
+            datums = None
+            if qualified.has_signal:
+                datums = await asyncio.to_thread(write_datums, context.datum_tables, qualified, calls)
     await _write(context.trial, lambda tx: tx.trials.add_group(context.trial.lease, qualified, datums and datums.table))
     contribution = await _contribute(context, group, datums)
     context.note("group")
@@ -111,18 +110,37 @@ async def run_group(context: GroupContext, group: Group) -> GroupResult:
     )
 
 
+def _qualified(
+    context: GroupContext,
+    group: Group,
+    trials: Sequence[TrialRecord],
+    assessments: Sequence[Assessment],
+    calls: Mapping[str, Sequence[TokenCall]] | None,
+) -> QualifiedGroup:
+    return qualify(
+        unit=group.unit,
+        group=group.index,
+        task=group.task,
+        trials=trials,
+        assessments={assessment.trial_id: assessment for assessment in assessments},
+        interactions=calls,
+        policy=context.trial.policy,
+        require_evidence=calls is not None,
+    )
+
+
 async def _attempt(context: GroupContext, group: Group, number: int) -> tuple[TrialRecord | None, Assessment | None]:
     trial = group.trials.get(number)
     if trial is None and not context.may_sample:
         return None, None
-    async with context.slots:
-        if trial is None:
-            trial = await _sample(context, group, number)
-        assessment = group.assessments.get(trial.trial_id)
-        if context.verifier is not None and assessment is None:
-            assessment = await _assess_in_time(context, context.verifier, group.task, trial)
-            if trial.outcome is not TrialOutcome.INFRA_ERROR:
-                await _write(context.trial, _assessed(context.trial, group.unit, trial, assessment))
+    assessment = None if trial is None else group.assessments.get(trial.trial_id)
+    if trial is None or (context.verifier is not None and assessment is None):
+        async with context.admission.place(group.demand):
+            trial = trial or await _sample(context, group, number)
+            if context.verifier is not None:
+                assessment = await _assess_in_time(context, context.verifier, group.task, trial)
+                if trial.outcome is not TrialOutcome.INFRA_ERROR:
+                    await _write(context.trial, _assessed(context.trial, group.unit, trial, assessment))
     context.note("trial")
     return trial, assessment
 

@@ -86,6 +86,16 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Sizes of boxes instead of the tasks' own; None: the task's."""
+
+    cpus: float | None = None
+    memory_mb: int | None = None
+    storage_mb: int | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How an experiment runs: attempts, order, batches, limits, concurrency, seeds, optimisation."""
 
@@ -97,7 +107,10 @@ class Plan:
     order: Order = Order.LISTED
     seed: int = 0
     concurrency: int = 4
-    """Trials at once inside one unit."""
+    """Trials at once inside one unit, as far as the budget and other experiments let it."""
+    weight: float = 1.0
+    """Share of the budget against other experiments that want more than there is."""
+    overrides: Overrides = field(default_factory=Overrides)
     sandbox: str = "local"
     shard_tasks: int = 1000
     """Tasks in one shard of an evaluation."""

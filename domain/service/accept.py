@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from domain.errors import AdmissionError, ConfigurationError
 from domain.ledger_ports import Transaction
+from domain.lifecycle.demand import never_fits, shaped
 from domain.lifecycle.lease import LEASE_TTL_S
 from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.schedule import n_units
@@ -209,7 +210,9 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profi
     refused: list[str] = []
     for entry in task_set.tasks:
         task = platform.records.load(Task, entry.record)
-        if reasons := task_refusals(task, sandbox, platform.engines[actor.engine], platform.variables):
+        task = shaped(task, plan)
+        reasons = task_refusals(task, sandbox, platform.engines[actor.engine], platform.variables)
+        if reasons := (*reasons, *never_fits(task, platform.budget)):
             refused.append(f"{entry.name}: {'; '.join(reasons)}")
     if refused:
         shown = "\n  ".join(refused[:10])

@@ -22,14 +22,14 @@ _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 _AT_LEAST_ONE = (
     "attempts", "tasks", "concurrency", "shard_tasks", "evaluate_attempts", "sampling.max_tokens",
-    "optimisation.lora_rank", "optimisation.lora_alpha",
+    "optimisation.lora_rank", "optimisation.lora_alpha", "overrides.memory_mb", "overrides.storage_mb",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "infra_retries", "batches", "groups_per_batch", "evaluate_every", "sampling.temperature",
-    "optimisation.weight_decay",
+    "optimisation.weight_decay", "overrides.gpus",
 )  # fmt: skip
 _POSITIVE = (
-    "agent_timeout_s", "verifier_timeout_s", "trial_deadline_s",
+    "agent_timeout_s", "verifier_timeout_s", "trial_deadline_s", "weight", "overrides.cpus",
     "optimisation.learning_rate", "optimisation.eps", "optimisation.grad_clip_norm",
 )  # fmt: skip
 _AT_MOST = {

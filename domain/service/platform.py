@@ -17,6 +17,7 @@ from domain.ports import (
     Trainer,
     Verifier,
 )
+from domain.records.capacity import UNBOUNDED, Capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +41,5 @@ class Platform:
     policies: PolicyMaker
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the operator gives to tasks that ask for it with ``${VAR}``; kept in no record."""
+    budget: Capacity = UNBOUNDED
+    """What all units together may have under way; infinity is no bound."""

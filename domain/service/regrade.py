@@ -1,11 +1,11 @@
 """Regrade: assess retained outputs again, side by side with the canonical assessment, without running the actor."""
 
-import asyncio
 from dataclasses import replace
 
 from domain.errors import ConfigurationError, NotFoundError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.deadline import all_or_cancel
+from domain.lifecycle.demand import shaped, trial_demand
 from domain.lifecycle.group import assess
 from domain.lifecycle.lease import LEASE_TTL_S, hold
 from domain.ports import Progress
@@ -18,6 +18,7 @@ from domain.records.task import ObjectRef, Task
 from domain.records.trial import TrialRecord
 from domain.service.accept import Accepted, admit_unit
 from domain.service.platform import Platform
+from domain.service.units import admission_of
 
 
 def accept_regrade(platform: Platform, source_id: str, *, idempotency_key: str | None = None) -> Accepted:
@@ -100,19 +101,20 @@ async def _assess_all(
         task_set, _ = tx.catalog.task_set(regrade.spec.task_set)
     entries = {entry.digest: entry for entry in task_set.tasks}
     tasks = {
-        digest: platform.records.load(Task, entries[digest].record)
+        digest: shaped(platform.records.load(Task, entries[digest].record), regrade.spec.plan)
         for digest in {trial.task_digest for trial in manifest.trials}
     }
     verifier = platform.verifiers[regrade.spec.plan.sandbox]
-    slots = asyncio.Semaphore(regrade.spec.plan.concurrency)
+    demands = {digest: trial_demand(task) for digest, task in tasks.items()}
     done = 0
 
     async def one(trial: TrialRecord) -> Assessment:
         nonlocal done
-        async with slots:
+        async with admission.place(demands[trial.task_digest]):
             found = await assess(verifier, tasks[trial.task_digest], trial, fence=lease.fence)
         done += 1
         progress("trial", done, len(manifest.trials))
         return found
 
-    return await all_or_cancel([one(trial) for trial in manifest.trials])
+    async with admission_of(platform, regrade, lease) as admission:
+        return await all_or_cancel([one(trial) for trial in manifest.trials])

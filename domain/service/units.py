@@ -7,7 +7,9 @@ from enum import StrEnum
 
 from domain.errors import ConfigurationError, NotFoundError, StoreError
 from domain.ledger_ports import Transaction
+from domain.lifecycle.admission import Admission, Claimant
 from domain.lifecycle.deadline import all_or_cancel
+from domain.lifecycle.demand import shaped, trial_demand
 from domain.lifecycle.group import Group, GroupContext, GroupResult, run_group
 from domain.lifecycle.lease import LEASE_TTL_S, UnitCancelledError, hold
 from domain.lifecycle.schedule import unit_tasks
@@ -141,11 +143,24 @@ async def _work(
     streams = False
     if experiment.spec.kind is ExperimentKind.TRAINING and Stage.DATUMS in stages:
         streams = await open_training(platform, experiment, row)
-    context = replace(
-        _context(platform, row, experiment, lease, stages, _Tally(groups, progress)), streams_contributions=streams
-    )
-    results = await all_or_cancel([run_group(context, group) for group in groups])
+    async with admission_of(platform, experiment, lease) as admission:
+        context = replace(
+            _context(platform, row, experiment, lease, stages, _Tally(groups, progress), admission),
+            streams_contributions=streams,
+        )
+        results = await all_or_cancel([run_group(context, group) for group in groups])
     return await asyncio.to_thread(_manifests, platform, row, experiment, groups, results)
+
+
+def admission_of(platform: Platform, experiment: Experiment, lease: Lease) -> Admission:
+    """Return what admits the work of a unit of an experiment."""
+    claimant = Claimant(
+        lease=lease,
+        experiment_id=experiment.experiment_id,
+        weight=experiment.spec.plan.weight,
+        at_once=experiment.spec.plan.concurrency,
+    )
+    return Admission(platform.ledger, platform.clock, claimant, platform.budget)
 
 
 class _Tally:
@@ -169,6 +184,7 @@ def _context(
     lease: Lease,
     stages: frozenset[Stage],
     tally: _Tally,
+    admission: Admission,
 ) -> GroupContext:
     spec = experiment.spec
     with platform.ledger.snapshot() as tx:
@@ -196,7 +212,7 @@ def _context(
         datum_tables=platform.datum_tables,
         trainer=platform.trainer,
         optimisation=spec.plan.optimisation if Stage.DATUMS in stages else None,
-        slots=asyncio.Semaphore(spec.plan.concurrency),
+        admission=admission,
         may_sample=Stage.TRIALS in stages,
         note=tally.note,
     )
@@ -218,7 +234,7 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
     groups: list[Group] = []
     for index, entry in enumerate(entries):
         if entry.digest not in archives:
-            task = platform.records.load(Task, entry.record)
+            task = shaped(platform.records.load(Task, entry.record), experiment.spec.plan)
             archives[entry.digest] = (task, _archive(platform, task))
         task, archive = archives[entry.digest]
         groups.append(
@@ -228,6 +244,7 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
                 task=task,
                 archive=archive,
                 n_attempts=len(attempts),
+                demand=trial_demand(task),
                 trials={number: trials[index, number] for number in attempts if (index, number) in trials},
                 assessments=settled,
                 n_failures=failures.get(index, {}),

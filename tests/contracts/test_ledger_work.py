@@ -8,6 +8,7 @@ import pytest
 from domain.errors import ConflictError, FenceError, NotFoundError
 from domain.ledger_ports import Ledger, Transaction
 from domain.records.assessment import AssessmentOutcome, Member, QualifiedGroup
+from domain.records.capacity import Capacity, Grant
 from domain.records.experiment import Lease, UnitState
 from domain.records.model import UpdateState
 from domain.records.trial import AttemptKey, TrialOutcome
@@ -339,3 +340,37 @@ def test_tokens_end(ledger: Ledger) -> None:
         tx.tokens.revoke_stale(held.unit, lease.fence)
         assert tx.tokens.scope("hash-t2", 0) is None
         assert tx.tokens.scope("hash-t3", 0) == held.scope("t3")
+
+
+def test_a_grant_lives_as_long_as_the_lease_it_was_written_under(ledger: Ledger) -> None:
+    """Replaced by its unit, gone with the lease, and never written or removed by a worker that lost it."""
+    here = scene(ledger)
+    grant = Grant(
+        unit=here.unit,
+        experiment_id=EXPERIMENT,
+        weight=2.0,
+        wanted=Capacity(trials=4, memory_mb=512),
+        head=Capacity(trials=1),
+        used=Capacity(),
+        share=Capacity(trials=2),
+        held=Capacity(trials=2),
+        service=0.25,
+        at_ms=5,
+    )
+    with ledger.begin() as tx:
+        tx.grants.put(here.lease, grant)
+        tx.grants.put(here.lease, replace(grant, service=0.5))
+    with ledger.snapshot() as tx:
+        assert tx.grants.live(59_999) == (replace(grant, service=0.5),)
+        assert tx.grants.live(60_001) == ()
+    with ledger.begin() as tx:
+        later = tx.units.acquire(here.unit, "worker-2", 60_001, 60.0)
+        assert tx.grants.live(60_002) == ()
+        tx.grants.put(later, grant)
+        tx.grants.end(here.lease)
+        assert tx.grants.live(60_002) == (grant,)
+    with pytest.raises(FenceError), ledger.begin() as tx:
+        tx.grants.put(here.lease, grant)
+    with ledger.begin() as tx:
+        tx.grants.end(later)
+        assert tx.grants.live(60_002) == ()

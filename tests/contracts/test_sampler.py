@@ -12,6 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from adapters.lora_format import ADAPTER_WEIGHTS, Adapter, Factors, read_adapter, write_adapter
+from adapters.samplers.bounded import BoundedSampler
 from adapters.samplers.draws import draw, uniforms
 from adapters.samplers.transformers import TransformersSampler
 from adapters.torch_weights import build_model, fetch_files, files_digest, keep_files
@@ -302,3 +303,30 @@ def test_draws_follow_the_distribution() -> None:
     np.testing.assert_allclose(found, expected, atol=0.015)
     np.testing.assert_allclose(drawn.logprobs, np.log(expected[drawn.ids]), rtol=1e-5)
     np.testing.assert_array_equal(uniforms(5, 9)[:3], uniforms(5, 3))
+
+
+class _Counting(ScriptedSampler):
+    """Takes a moment for each call, and counts how many are under way."""
+
+    n_now = n_most = 0
+
+    async def sample(self, request: SampleRequest) -> SampleResult:
+        """Sample after a moment."""
+        self.n_now += 1
+        self.n_most = max(self.n_most, self.n_now)
+        await asyncio.sleep(0.01)
+        self.n_now -= 1
+        return await super().sample(request)
+
+
+async def test_a_bounded_sampler_works_on_so_many_calls_at_once() -> None:
+    """The others wait, every call is answered, and one that gives up leaves its place."""
+    inner = _Counting([[5, STOP[0]]] * 12)
+    bounded = BoundedSampler(inner, 3)
+    await bounded.load(tiny_policy().version)
+    calls = [asyncio.ensure_future(bounded.sample(request(seed=seed))) for seed in range(12)]
+    await asyncio.sleep(0.005)
+    calls.pop().cancel()
+    answers = await asyncio.gather(*calls)
+    assert (len(answers), inner.n_most, inner.n_now) == (11, 3, 0)
+    assert (bounded.versions(), bounded.context_tokens) == (inner.versions(), inner.context_tokens)

@@ -14,6 +14,7 @@ from domain.records.names import Reference
 from domain.records.profile import Profile
 from domain.records.task import ObjectRef, TaskSet
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
+from tests.fakes.ledger_grants import FakeGrants
 from tests.fakes.ledger_state import State, counts, found, is_by, missing, same
 
 
@@ -391,6 +392,7 @@ class _Transaction:
         self.updates = _Updates(state)
         self.events = _Events(state)
         self.tokens = _Tokens(state)
+        self.grants = FakeGrants(state)
 
 
 class FakeLedger:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from domain.errors import ConflictError, FenceError, NotFoundError
 from domain.records.assessment import Assessment, QualifiedGroup
+from domain.records.capacity import Grant
 from domain.records.experiment import Event, Experiment, Lease, TokenScope, Unit
 from domain.records.model import BasePolicy, Checkpoint, Update
 from domain.records.names import Reference
@@ -43,6 +44,8 @@ class State:
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     events: dict[int, Event] = field(default_factory=dict[int, Event])
     tokens: dict[str, tuple[TokenScope, int, bool]] = field(default_factory=dict[str, tuple[TokenScope, int, bool]])
+
+    grants: dict[str, tuple[Grant, int]] = field(default_factory=dict[str, tuple[Grant, int]])
 
     def copy(self) -> "State":
         """Return a state that can be changed apart."""

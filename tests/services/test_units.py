@@ -18,11 +18,13 @@ from domain.errors import (
 from domain.lifecycle.lease import UnitCancelledError
 from domain.ports import Box, BoxSpec
 from domain.records.assessment import AssessmentOutcome
+from domain.records.capacity import UNBOUNDED
 from domain.records.experiment import ExperimentKind, UnitState
 from domain.records.names import parse_reference
-from domain.records.profile import Plan, Profile
+from domain.records.profile import Overrides, Plan, Profile
 from domain.records.trial import TrialOutcome
 from domain.service.accept import Accepted, Submission, accept
+from domain.service.capacity import capacity
 from domain.service.dispatch import conclude_evaluation, dispatch, request_cancel, unit_run_ended
 from domain.service.evaluate import evaluation
 from domain.service.inspection import events, find_trial, show, trial_lineage
@@ -281,3 +283,36 @@ async def test_events_and_lineage_lead_from_trial_to_group(platform: Platform) -
     key = f"{result.unit.unit}/g001/a1"
     lineage = trial_lineage(platform, find_trial(platform, key))
     assert (str(lineage.trial.key), lineage.group) == (key, f"{result.unit.unit}/g001")
+
+
+async def test_a_task_that_can_never_fit_is_refused_with_the_resource(platform: Platform) -> None:
+    """The plan's overrides count, and a smaller override lets it in; the trial's box has that size."""
+    small = replace(platform, budget=replace(UNBOUNDED, memory_mb=1024.0, cpus=2.0))
+    with pytest.raises(AdmissionError, match=r"memory_mb: a trial takes 2048, the budget has 1024"):
+        submit(small)
+    with pytest.raises(AdmissionError, match=r"cpus: a trial takes 3, the budget has 2"):
+        submit(small, overrides=Overrides(memory_mb=256, cpus=3.0))
+    submit(small, overrides=Overrides(memory_mb=256))
+    (result,) = await run_all(small)
+    assert len(result.trials.trials) == 6
+    with pytest.raises(ConfigurationError, match=r"overrides\.memory_mb"):
+        submit(small, overrides=Overrides(memory_mb=0))
+
+
+async def test_what_a_unit_may_use_is_in_the_ledger_while_it_runs(platform: Platform) -> None:
+    """The live figures name the unit, what it uses and what it wants; afterwards nobody holds anything."""
+    bounded = replace(platform, budget=replace(UNBOUNDED, trials=3.0))
+    accepted = submit(bounded, attempts=2000, concurrency=8)
+    running = asyncio.ensure_future(run_all(bounded))
+    view = capacity(bounded)
+    while not view.grants:
+        await asyncio.sleep(0.02)
+        view = capacity(bounded)
+    (grant,) = view.grants
+    trials = next(item for item in view.resources if item.name == "trials")
+    assert (grant.experiment_id, trials.budget, trials.wanted) == (accepted.experiment.experiment_id, 3, 3)
+    assert trials.used <= trials.held <= 3
+    request_cancel(bounded, accepted.experiment.experiment_id)
+    with pytest.raises(UnitCancelledError):
+        await running
+    assert capacity(bounded).grants == ()

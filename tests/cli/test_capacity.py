@@ -1,0 +1,52 @@
+"""The budget: how a setting writes it, what a wrong one is told, and ``synth capacity``."""
+
+from dataclasses import replace
+
+import pytest
+
+from domain.errors import ConfigurationError
+from domain.records.capacity import UNBOUNDED
+from resources.budget import Budget, read_budget, write_budget
+from tests.cli.synth import Synth
+
+
+def test_a_budget_names_what_it_bounds() -> None:
+    """Trials are bounded unless the setting says otherwise; all else is bounded when named."""
+    assert read_budget("") == Budget() == Budget(capacity=replace(UNBOUNDED, trials=64.0))
+    read = read_budget("cpus=1.5, memory_mb=16000 model_calls=8")
+    bounded = replace(UNBOUNDED, trials=64.0, cpus=1.5, memory_mb=16000.0)
+    assert read == Budget(capacity=bounded, model_calls=8)
+    assert read_budget("trials=inf").capacity == UNBOUNDED
+    for text in ("", "trials=inf", "trials=3 cpus=0.5 gpus=0 exports=2 model_calls=1"):
+        assert read_budget(write_budget(read_budget(text))) == read_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("cores=4", "cores"),
+        ("cpus", "cpus"),
+        ("cpus=four", "four"),
+        ("cpus=0", "cpus"),
+        ("trials=0", "trials"),
+        ("trials=1.5", r"trials.*whole"),
+        ("memory_mb=-1", "memory_mb"),
+        ("memory_mb=nan", "memory_mb"),
+        ("model_calls=inf", "model_calls"),
+    ],
+)
+def test_a_wrong_budget_is_refused_by_name(text: str, named: str) -> None:
+    """The variable and the part of it that is wrong."""
+    with pytest.raises(ConfigurationError, match=f"SYNTH_BUDGET.*{named}"):
+        read_budget(text)
+
+
+def test_capacity_shows_the_budget_and_that_nothing_runs(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds as numbers, no bound as null."""
+    monkeypatch.setenv("SYNTH_BUDGET", "trials=8 memory_mb=4096")
+    view = synth.json("capacity")
+    budgets = {item["name"]: item["budget"] for item in view["resources"]}
+    assert (budgets["trials"], budgets["memory_mb"], budgets["cpus"], view["grants"]) == (8, 4096, None, [])
+    shown = synth.ok("capacity").out
+    assert "memory_mb" in shown
+    assert "No unit is under way" in shown
