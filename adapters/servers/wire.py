@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from domain.errors import ConfigurationError
-from domain.records.canonical import digest_of
+from domain.errors import ConfigurationError, boundary
+from domain.records.canonical import canonical_bytes, digest_of
 from domain.records.chat import ChatMessage, ParsedTurn, ToolCall, ToolSpec
 from domain.records.trial import Purpose
 
@@ -106,6 +106,15 @@ def read_request(data: bytes) -> WireRequest:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
         raise ConfigurationError(f"{where}: {first['msg']}") from None
+    # What a harness may write and nothing behind this can read is its own fault, never the platform's: a trial whose
+    # model fails is run again, so a request must not be able to make it fail.
+    with boundary(ConfigurationError, "body"):
+        found = _normal(body)
+        canonical_bytes([found.preamble, [message.blocks for message in found.messages]])
+    return found
+
+
+def _normal(body: _Body) -> WireRequest:
     messages = tuple(_message(message) for message in body.messages)
     if messages[-1].role == "assistant":
         raise ConfigurationError("messages: the last message may not be the assistant's: prefill is not supported")
@@ -120,7 +129,7 @@ def read_request(data: bytes) -> WireRequest:
         ),
         max_tokens=body.max_tokens,
         stream=body.stream,
-        wants_thinking=(body.thinking or {}).get("type") in {"enabled", "adaptive"},
+        wants_thinking=(body.thinking or {}).get("type") in ("enabled", "adaptive"),
         purpose=_purpose(body, messages),
     )
 
@@ -193,11 +202,12 @@ def _content_text(content: object) -> str:
         return content
     if not isinstance(content, (list, tuple)):
         return ""
-    blocks = cast("Sequence[Block]", content)
-    return "\n".join(
-        str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')} omitted]"
-        for block in blocks
-    )
+    blocks = cast("Sequence[Block | object]", content)
+    return "\n".join(_block_text(cast("Block", block) if isinstance(block, dict) else {}) for block in blocks)
+
+
+def _block_text(block: Block) -> str:
+    return str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')} omitted]"
 
 
 def _message(message: _Message) -> WireMessage:

@@ -104,6 +104,28 @@ async def test_a_message_is_recorded_as_sampled(process: Process) -> None:
     assert process.sampler.loaded == [BASE.name], "the version is loaded from the ledger when nobody served it"
 
 
+UNREADABLE = {
+    "tool results that are no blocks": '[{"type": "tool_result", "tool_use_id": "x", "content": ["s", 1]}]',
+    "a text that is no text": '[{"type": "text", "text": {"a": [1]}}]',
+    "a number that is none": '[{"type": "text", "text": "x", "note": NaN}]',
+    "a number without an end": '[{"type": "text", "text": "x", "note": 1e999}]',
+    "nesting": '[{"type": "text", "text": "x", "note": ' + "[" * 10000 + "]" * 10000 + "}]",
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_no_request_makes_the_platform_fail(process: Process, content: str) -> None:
+    """A trial whose model failed is run again: what a harness writes must never count as that."""
+    harness = Harness(process)
+    extra = '"thinking": {"type": {"a": 1}}'
+    body = f'{{"model": "{MODEL}", {extra}, "messages": [{{"role": "user", "content": {content}}}]}}'
+    async with httpx.AsyncClient(base_url=process.url, headers=harness.headers, verify=NO_TLS) as client:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            response = await client.post(path, content=body.encode())
+            assert response.status_code in {200, 400}, response.text
+    assert await process.desk.close_trial("t1") == ""
+
+
 async def test_tokens_are_scoped_and_revocable(process: Process) -> None:
     """No token, a wrong one, an expired and a revoked one are refused with 403, an api key is as good as a bearer."""
     harness = Harness(process)
