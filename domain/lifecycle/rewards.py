@@ -14,6 +14,8 @@ from typing import cast
 
 MAX_REWARD_BYTES = 65536
 MAX_KEYS = 256
+MAX_REWARD = 1e12
+"""In size. Squares of larger ones leave what an interval, and the rewards themselves what a float32, can hold."""
 HEADLINE = "reward"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character: JSON can escape one, and no file or ledger can hold it."""
@@ -100,6 +102,8 @@ def _finite(value: str | float, where: str) -> float:
         number = math.inf
     if not math.isfinite(number):
         raise _RefusedError(f"{where} is not finite")
+    if abs(number) > MAX_REWARD:
+        raise _RefusedError(f"{where} is beyond {MAX_REWARD:g}")
     return number
 
 

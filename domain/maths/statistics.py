@@ -251,8 +251,6 @@ def _over_tasks(
         estimate = t_estimate(values, confidence=confidence, bounds=_SCORES)
     return replace(
         estimate,
-        low=None if estimate.low is None else max(0.0, estimate.low),
-        high=None if estimate.high is None else min(1.0, estimate.high),
         n_attempts=sum(len(task.scores) for task, _ in inside),
         coverage=coverage_of(tasks),
         n_left_out=len(tasks) - len(inside),
@@ -274,9 +272,11 @@ def t_estimate(
 ) -> Estimate:
     """Return the mean of one value per task, +- t(T-1) x sd / sqrt(T); no interval below two tasks.
 
-    Values that are all the same say nothing of a spread, and zero width would claim certainty. Given the bounds
-    between which values lie, the interval is then [v - u (v - low), v + u (high - v)], where u is Wilson's upper limit
-    of the share of tasks that would have shown another value: none of T did. For all-0 and all-1 it is Wilson's own.
+    Given the bounds between which values lie, the interval is cut there: a mean lies between them, too.
+
+    Values that are all the same say nothing of a spread, and zero width would claim certainty. Given the bounds, the
+    interval is then [v - u (v - low), v + u (high - v)], where u is Wilson's upper limit of the share of tasks that
+    would have shown another value: none of T did. For all-0 and all-1 it is Wilson's own.
 
     Args:
         values: one per task, shape (T,).
@@ -293,7 +293,7 @@ def t_estimate(
     values_T = np.asarray(values, dtype=np.float64)
     mean = float(values_T.mean())
     half = t_quantile((1 + confidence) / 2, n_tasks - 1) * float(values_T.std(ddof=1)) / math.sqrt(n_tasks)
-    return replace(_bare(mean, n_tasks, "t over tasks"), low=mean - half, high=mean + half)
+    return _around(_bare(mean, n_tasks, "t over tasks"), mean, half, values, bounds)
 
 
 def clustered_estimate(
@@ -344,7 +344,17 @@ def clustered_estimate(
         return t_estimate(values, confidence=confidence, bounds=bounds)
     error = math.sqrt(n_clusters / (n_clusters - 1) * float((sums_G**2).sum())) / n_tasks
     half = t_quantile((1 + confidence) / 2, n_clusters - 1) * error
-    return replace(_bare(mean, n_tasks, f"t over {n_clusters} clusters"), low=mean - half, high=mean + half)
+    return _around(_bare(mean, n_tasks, f"t over {n_clusters} clusters"), mean, half, values, bounds)
+
+
+def _around(
+    bare: Estimate, mean: float, half: float, values: Sequence[float], bounds: tuple[float, float] | None
+) -> Estimate:
+    """Add mean +- half, cut where no mean can lie: of few tasks, t alone would reach far outside."""
+    low, high = mean - half, mean + half
+    if bounds is not None and bounds[0] <= min(values) and max(values) <= bounds[1]:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return replace(bare, low=low, high=high)
 
 
 def wilson_estimate(n_success: int, n_trials: int, *, confidence: float = 0.95) -> Estimate:

@@ -123,12 +123,12 @@ def test_tasks_with_too_few_attempts_are_left_out_and_counted() -> None:
 
 
 def test_every_task_weighs_the_same() -> None:
-    """Mean of task means, not of attempts; the interval is scipy's over task means."""
-    tasks = [_task("a", 1.0, 1.0, 1.0, 0.0), _task("b", 0.0), _task("c", 0.5, 0.0)]
+    """Mean of task means, not of attempts; the interval is scipy's over task means, which may exceed 1 here."""
+    tasks = [_task("a", 4.0, 4.0, 4.0, 0.0), _task("b", 0.0), _task("c", 2.0, 0.0)]
     estimate = mean_score(tasks)
-    means = [0.75, 0.0, 0.25]
+    means = [3.0, 0.0, 1.0]
     low, high = stats.t.interval(0.95, 2, loc=np.mean(means), scale=stats.sem(means))
-    assert estimate.value == pytest.approx(1 / 3)
+    assert estimate.value == pytest.approx(4 / 3)
     assert (estimate.low, estimate.high) == (pytest.approx(low), pytest.approx(high))
     assert (estimate.n_tasks, estimate.n_attempts, estimate.method) == (3, 7, "t over tasks")
 
@@ -303,6 +303,22 @@ def test_no_estimate_is_ever_nan(rows: list[tuple[list[float], int, str | None]]
             assert estimate.low - 1e-6 <= estimate.value <= estimate.high + 1e-6
         counts = estimate.coverage
         assert counts.n_total == counts.n_scored + counts.n_fail_closed + counts.n_ungraded
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.floats(0, 1), max_size=4), st.integers(0, 3), st.sampled_from([None, "a", "b"])),
+        max_size=8,
+    )
+)
+def test_an_interval_of_shares_is_one_of_shares(rows: list[tuple[list[float], int, str | None]]) -> None:
+    """Where every score lies in [0, 1], so does the interval, however few tasks or families there are."""
+    tasks = [
+        _task(str(i), *scores, ungraded=ungraded, family=family) for i, (scores, ungraded, family) in enumerate(rows)
+    ]
+    for estimate in (mean_score(tasks), pass_at_k_over_tasks(tasks, 2), pass_hat_k_over_tasks(tasks, 2)):
+        if estimate.low is not None and estimate.high is not None:
+            assert 0 <= estimate.low <= estimate.high <= 1
 
 
 # --- from records ------------------------------------------------------------------------------------
