@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from adapters.sandboxes.kubernetes_cluster import Cluster
 from domain.errors import ConfigurationError
 from resources.budget import Budget, read_budget, write_budget
+from resources.kubernetes_settings import environment_of_cluster, read_cluster
 
 FIRST_EPHEMERAL_PORT = 32768
 """Listening ports lie below: a client socket may hold any port from here. Source: Linux, ip_local_port_range."""
@@ -19,6 +21,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory that is made in 
 _DOCKER_URL = "unix:///var/run/docker.sock"
 _UI_HOST = "127.0.0.1"
 _UI_PORT = 3000
+_PROXY_HOST = "127.0.0.1"
 _MAX_CONCURRENT_RUNS = 2
 _MODEL_THREADS = 1
 
@@ -35,6 +38,8 @@ class Settings:
     ui_port: int = _UI_PORT
     proxy_port: int = 0
     """TCP port of the model proxy; 0: ``synth up`` takes a free one below the ephemeral range."""
+    proxy_host: str = _PROXY_HOST
+    """Address that the model proxy listens on over TCP; pods need one that they can reach. Tokens alone protect it."""
     max_concurrent_runs: int = _MAX_CONCURRENT_RUNS
     """Units that run at once."""
     budget: Budget = field(default_factory=Budget)
@@ -43,6 +48,8 @@ class Settings:
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
     docker_url: str = _DOCKER_URL
     """Unix socket of the Docker engine of this machine, asked only when a plan wants its boxes."""
+    cluster: Cluster = field(default_factory=Cluster)
+    """Kubernetes cluster, asked only when a kubeconfig is named or we run in one."""
     box_directory: Path | None = None
     """Where local boxes live instead of below home."""
     task_variables: tuple[str, ...] = ()
@@ -158,7 +165,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         max_concurrent_runs=_whole(environment, "SYNTH_MAX_CONCURRENT_RUNS", _MAX_CONCURRENT_RUNS, 1, 64),
         budget=read_budget(environment.get("SYNTH_BUDGET", "")),
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
+        proxy_host=environment.get("SYNTH_PROXY_HOST") or _PROXY_HOST,
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
+        cluster=read_cluster(environment),
         task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
     )
@@ -175,7 +184,9 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_MAX_CONCURRENT_RUNS": str(settings.max_concurrent_runs),
         "SYNTH_BUDGET": write_budget(settings.budget),
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
+        "SYNTH_PROXY_HOST": settings.proxy_host,
         "SYNTH_DOCKER_HOST": settings.docker_url,
+        **environment_of_cluster(settings.cluster),
         "SYNTH_BOXES": str(settings.box_directory or ""),
         "SYNTH_TASK_VARIABLES": ",".join(settings.task_variables),
     }

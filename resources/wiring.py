@@ -18,6 +18,7 @@ from adapters.ledgers.migrate import upgrade
 from adapters.ledgers.sql import SqlLedger
 from adapters.model_client import HttpModelService, HttpTrainer
 from adapters.sandboxes.docker import DockerSandbox
+from adapters.sandboxes.kubernetes import KubernetesSandbox
 from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
 from adapters.stores.directory import DirectoryStore
@@ -65,6 +66,7 @@ def connect(settings: Settings) -> Platform:
         "local": LocalSandbox(settings.boxes, settings.proxy_socket),
         "memory": MemorySandbox(),
         "docker": DockerSandbox(settings.docker_url, store, settings.proxy_socket),
+        "kubernetes": KubernetesSandbox(settings.cluster),
     }
     variables = _task_variables(settings)
     engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine())
@@ -183,6 +185,7 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
         Endpoints(
             proxy_socket=settings.proxy_socket,
             control_socket=settings.control_socket,
+            host=settings.proxy_host,
             port=settings.proxy_port,
             port_file=settings.run / "proxy.port",
         ),

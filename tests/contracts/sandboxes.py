@@ -4,7 +4,7 @@ import io
 import itertools
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from adapters.sandboxes.docker import DockerSandbox
 from adapters.sandboxes.isolation import Way
+from adapters.sandboxes.kubernetes import KubernetesSandbox
 from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
 from adapters.stores.directory import DirectoryStore
@@ -19,11 +20,20 @@ from domain.errors import SandboxError
 from domain.ports import Box, BoxSpec, Command, CommandResult, Limits, Sandbox
 from domain.records.archive import pack_files
 from domain.records.task import NetworkMode, TaskEnvironment
+from tests.contracts.pods import named_cluster, processes_in_pod
 from tests.docker_engine import docker_url
 from tests.fakes.sandbox import ScriptedSandbox
 
 _numbers = itertools.count()
 FAR_MS = 10**15
+
+
+_GROW = "import time\nkeep=[]\nwhile True:\n keep.append(bytearray(10_000_000)); time.sleep(0.01)"
+
+
+async def _on_host(box: Box, word: str) -> list[int]:
+    del box
+    return processes_with(word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,10 @@ class Case:
 
     Otherwise it is the image's.
     """
+    grows: tuple[str, ...] = ("python3", "-c", _GROW)
+    """A command that takes memory without end."""
+    living: Callable[[Box, str], Awaitable[list[int]]] = _on_host
+    """Returns the processes of a box whose command line holds a word."""
 
 
 async def local_sandbox(
@@ -64,6 +78,15 @@ async def make_case(kind: str, scratch: Path) -> Case:
     if kind == "docker":
         sandbox = DockerSandbox(docker_url(), DirectoryStore(scratch / "store"), None)
         return Case(sandbox=sandbox, runs_programs=True, keeps_links=True, own_system=False)
+    if kind == "kubernetes":
+        return Case(
+            sandbox=KubernetesSandbox(named_cluster()),
+            runs_programs=True,
+            keeps_links=True,
+            own_system=False,
+            grows=("tail", "/dev/zero"),
+            living=processes_in_pod,
+        )
     way: Way | None = "single" if kind == "local-single" else None
     sandbox = await local_sandbox(scratch, way=way, use_groups=kind != "local-supervised")
     return Case(sandbox=sandbox, runs_programs=True, keeps_links=True)

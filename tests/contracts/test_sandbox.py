@@ -17,13 +17,12 @@ from tests.contracts.sandboxes import (
     files,
     make_case,
     one_member,
-    processes_with,
     shell,
     spec,
     special,
 )
 
-ALL = ("memory", "scripted", "local", "local-single", "local-supervised", "docker")
+ALL = ("memory", "scripted", "local", "local-single", "local-supervised", "docker", "kubernetes")
 
 
 @pytest.fixture(params=ALL)
@@ -32,7 +31,7 @@ async def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return await make_case(request.param, tmp_path / "scratch")
 
 
-@pytest.fixture(params=["local", "local-single", "docker"])
+@pytest.fixture(params=["local", "local-single", "docker", "kubernetes"])
 async def programs(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     """Every sandbox that runs programs."""
     return await make_case(request.param, tmp_path / "scratch")
@@ -250,7 +249,7 @@ async def test_nothing_outlives_its_command(programs: Case, script: str) -> None
     mark = f"9{uuid.uuid4().int % 10**8}.5"
     box = await programs.sandbox.create(spec())
     result = await shell(box, script.format(mark=mark), timeout_s=0.5)
-    assert processes_with(mark) == []
+    assert await programs.living(box, mark) == []
     assert result.timed_out == (result.exit_code is None)
     await box.destroy()
 
@@ -261,11 +260,11 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(program
     box = await programs.sandbox.create(spec())
     running = asyncio.create_task(shell(box, f"sleep {mark}"))
     await asyncio.sleep(0.3)
-    assert processes_with(mark)
+    assert await programs.living(box, mark)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert processes_with(mark) == []
+    assert await programs.living(box, mark) == []
     assert (await shell(box, "true")).exit_code == 0
     await box.destroy()
 
@@ -326,9 +325,10 @@ async def test_special_files_are_refused_without_blocking(programs: Case) -> Non
 
 async def test_closed_modes_and_odd_names_come_back(programs: Case) -> None:
     """Files without permissions are read, and a box with them can be removed."""
+    user = "agent" if programs.own_system else "1000"
     box = await programs.sandbox.create(spec())
     await shell(
-        box, "mkdir -p c/i; echo s > c/i/f; printf x > $'new\\nline'; chmod 000 c/i/f c/i; chmod 500 c", user="agent"
+        box, "mkdir -p c/i; echo s > c/i/f; printf x > $'new\\nline'; chmod 000 c/i/f c/i; chmod 500 c", user=user
     )
     assert contents(await box.download("/app")) == {"c/i/f": b"s\n", "new\nline": b"x"}
     await box.destroy()
@@ -350,8 +350,7 @@ async def test_a_tree_too_deep_for_a_stack_is_refused_and_removed(name: str, tmp
 async def test_memory_is_limited(programs: Case) -> None:
     """A command that grows over its memory is killed by name."""
     box = await programs.sandbox.create(spec(limits=Limits(memory_mb=100)))
-    grow = "import time\nkeep=[]\nwhile True:\n keep.append(bytearray(10_000_000)); time.sleep(0.01)"
-    result = await box.exec(Command(argv=("python3", "-c", grow), timeout_s=20))
+    result = await box.exec(Command(argv=programs.grows, timeout_s=20))
     assert (result.limit_exceeded, result.timed_out) == ("memory", False)
     assert ((await box.stats()).peak_memory_bytes or 0) > 100_000_000
     await box.destroy()
@@ -363,7 +362,7 @@ async def test_processes_are_limited(programs: Case) -> None:
     box = await programs.sandbox.create(spec(limits=Limits(processes=40)))
     result = await shell(box, f"while true; do sleep {mark} & done")
     assert result.limit_exceeded == "processes"
-    assert processes_with(mark) == []
+    assert await programs.living(box, mark) == []
     await box.destroy()
 
 

@@ -1,0 +1,43 @@
+"""A cluster for tests of Kubernetes boxes: the one that SYNTH_TEST_KUBECONFIG names, else the tests' own double."""
+
+import os
+
+import pytest
+
+from adapters.sandboxes.kubernetes_box import KubernetesBox
+from adapters.sandboxes.kubernetes_cluster import Cluster
+from adapters.sandboxes.kubernetes_exec import Output, new_mark, run
+from adapters.sandboxes.kubernetes_link import link_to
+from domain.errors import SandboxError
+from domain.ports import Box
+
+_LIST = """
+for p in /proc/[0-9]*; do
+  line=; { read -r line <"$p/cmdline"; } 2>/dev/null
+  case $line in *WORD*) printf '%s ' "${p#/proc/}";; esac
+done
+"""
+
+
+def named_cluster() -> Cluster:
+    """Return the cluster; without one the test is skipped, and fails in CI."""
+    named = os.environ.get("SYNTH_TEST_KUBECONFIG")  # noqa: TID251 - a test's own setting
+    if not named:
+        pytest.skip("SYNTH_TEST_KUBECONFIG names no cluster")
+    return Cluster(kubeconfig=named, request_share=0.05)
+
+
+async def processes_in_pod(box: Box, word: str) -> list[int]:
+    """Return the processes of a box's pod whose command line holds ``word``, none when the pod is over."""
+    assert isinstance(box, KubernetesBox)
+    link, output = link_to(named_cluster()), Output(10_000)
+
+    async def look() -> None:
+        api, _ = await link.open()
+        await run(api, box.name, _LIST.replace("WORD", word), new_mark(), output.keep)
+
+    try:
+        await link.loop.call(look())
+    except SandboxError:
+        return []
+    return [int(number) for number in output.stdout.split()]
