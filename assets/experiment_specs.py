@@ -26,7 +26,7 @@ def experiment_specs(context: dg.AssetExecutionContext, synth: SynthResource) ->
             **experiment_facts(experiment, unit.unit),
             "task_set": str(task_set.reference),
             "task_set_sha256": task_set.digest,
-            "n_tasks": len(task_set.tasks),
+            "n_tasks": task_set.n_tasks,
             "actor_sha256": spec.actor_digest,
             "assessor": spec.assessor,
             "policy": policy or "none",

@@ -12,6 +12,7 @@ from domain.records.manifest import AssessmentManifest, GroupManifest, TrialMani
 from domain.records.names import unit_key
 from domain.records.trial import TrialOutcome
 from domain.service.platform import Platform
+from domain.service.task_pages import entries_with
 from domain.service.units import Stage, unit_spec
 from resources.synth import SynthResource
 
@@ -52,7 +53,7 @@ def _qualified(platform: Platform, regrade: str, unit: str) -> GroupManifest:
     trials = platform.records.load(TrialManifest, trials_ref).trials
     panel = platform.records.load(AssessmentManifest, panel_ref)
     counting = [trial for trial in trials if trial.outcome is not TrialOutcome.INFRA_ERROR]
-    entries = {entry.digest: entry for entry in task_set.tasks}
+    entries = entries_with(platform.records, task_set, {trial.task_digest for trial in counting})
     groups = [
         qualify(
             unit=unit,

@@ -1,6 +1,7 @@
 """``task_sets``: published, immutable lists of exact tasks, with what their own solutions and doing nothing score."""
 
 import asyncio
+from itertools import islice
 
 import dagster as dg
 from pydantic import Field
@@ -12,6 +13,7 @@ from domain.records.names import Reference, parse_reference
 from domain.records.task import TaskSet
 from domain.service.platform import Platform
 from domain.service.publish import publish_task_set
+from domain.service.task_pages import entries_of
 from resources.synth import SynthResource
 
 
@@ -26,6 +28,8 @@ class TaskSetConfig(dg.Config):
     checked_tasks: int = Field(default=16, ge=0, description="Tasks tried, spread over the set; 0: all.")
 
 
+_LISTED = 128
+"""Tasks that the metadata of a set lists, the first ones."""
 _WARNINGS = {"images_are_pinned"}
 
 
@@ -45,7 +49,7 @@ def task_sets(context: dg.AssetExecutionContext, config: TaskSetConfig, synth: S
     found = _published(platform, _reference(context.partition_key), config)
     vetting = asyncio.run(vet(platform, found, config.sandbox, config.checked_tasks, holder=context.run.run_id))
     return materialized(
-        _facts(found, vetting),
+        _facts(platform, found, vetting),
         dg.DataVersion(found.digest),
         checks=[
             dg.AssetCheckResult(
@@ -71,15 +75,15 @@ def _published(platform: Platform, reference: Reference, config: TaskSetConfig) 
         return tx.catalog.task_set(reference)[0]
 
 
-def _facts(found: TaskSet, vetting: Vetting) -> Facts:
-    families = sorted({entry.family for entry in found.tasks if entry.family is not None})
+def _facts(platform: Platform, found: TaskSet, vetting: Vetting) -> Facts:
+    entries = tuple(islice(entries_of(platform.records, found), _LISTED))
     columns = {"task": "string", "family": "string", "task_sha256": "string"}
     return {
         "reference": str(found.reference),
-        "n_tasks": len(found.tasks),
-        "n_families": len(families),
-        "families": dg.MetadataValue.json(families),
+        "n_tasks": found.n_tasks,
+        "n_families": found.n_families,
+        "families": dg.MetadataValue.json(sorted({entry.family for entry in entries if entry.family is not None})),
         "task_set_sha256": found.digest,
         "n_tasks_checked": vetting.n_tasks,
-        "tasks": table(columns, [(entry.name, entry.family, entry.digest) for entry in found.tasks]),
+        "tasks": table(columns, [(entry.name, entry.family, entry.digest) for entry in entries]),
     }

@@ -17,6 +17,7 @@ from domain.records.profile import Plan, Profile
 from domain.records.task import Task, TaskEntry, TaskSet
 from domain.records.trial import AttemptKey
 from domain.service.platform import Platform
+from domain.service.task_pages import entries_at
 
 _AT_ONCE = 4
 _REPEATS = 3
@@ -48,7 +49,8 @@ async def vet(platform: Platform, task_set: TaskSet, sandbox: str, most: int, *,
     """
     if sandbox not in platform.sandboxes:
         raise NotFoundError(f"sandbox {sandbox!r} is unknown", hint=f"use one of {', '.join(platform.sandboxes)}")
-    entries = task_set.tasks[:: max(1, -(-len(task_set.tasks) // most))] if most else task_set.tasks
+    step = max(1, -(-task_set.n_tasks // most)) if most else 1
+    entries = entries_at(platform.records, task_set, range(0, task_set.n_tasks, step))
     wrong: dict[str, list[str]] = {check: [] for check in CHECKS}
     for first in range(0, len(entries), _AT_ONCE):
         for found in await all_or_cancel(

@@ -70,7 +70,7 @@ def _publish(platform: "Platform", directory: str, *, host_runnable: bool) -> "T
     from domain.records.names import Reference
     from domain.service.publish import publish_task_set
 
-    read = platform.tasks.read(directory, host_runnable=host_runnable)
+    read = tuple(platform.tasks.read(directory, host_runnable=host_runnable))
     if len(read) != 1:
         raise TaskError(f"{directory}: holds {len(read)} tasks", hint="name the directory of one task")
     kind = "host" if host_runnable else "task"

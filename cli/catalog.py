@@ -8,11 +8,11 @@ import typer
 from cli import options, terminal
 from cli.connection import platform
 
-task_sets = typer.Typer(no_args_is_help=True, help="Publish and list task sets.")
+task_sets = typer.Typer(no_args_is_help=True, help="Publish, list and show task sets.")
 profiles = typer.Typer(no_args_is_help=True, help="Publish and list agent profiles.")
 policies = typer.Typer(no_args_is_help=True, help="Make and list base policies.")
 
-Reference = Annotated[str, typer.Argument(metavar="TEAM/NAME@vN", help="The version to publish; it never changes.")]
+Reference = Annotated[str, typer.Argument(metavar="TEAM/NAME@vN", help="A version; once published it never changes.")]
 
 
 @task_sets.command(
@@ -30,7 +30,7 @@ def publish_task_set(
 ) -> None:
     """Check, pin and publish tasks as an immutable task set.
 
-    JSON: {schema_version, reference, tasks, digest}.
+    JSON: {schema_version, reference, n_tasks, n_families, digest, page_tasks, pages, classes}.
     """
     from domain.records.names import parse_reference
     from domain.service.publish import publish_task_set as publish
@@ -41,7 +41,7 @@ def publish_task_set(
     if as_json:
         terminal.emit(found)
     else:
-        terminal.say(f"Published [bold]{found.reference}[/]: {len(found.tasks)} tasks, digest {found.digest[:12]}")
+        terminal.say(f"Published [bold]{found.reference}[/]: {found.n_tasks} tasks, digest {found.digest[:12]}")
 
 
 @task_sets.command("import-swe", epilog=options.example("synth task-set import-swe rows.jsonl tasks/swe"))
@@ -74,14 +74,39 @@ def list_task_sets(*, as_json: options.Json = False) -> None:
         [
             (
                 str(item.reference),
-                str(len(item.tasks)),
-                str(len({entry.family for entry in item.tasks})),
+                str(item.n_tasks),
+                str(item.n_families),
                 item.digest[:12],
             )
             for item in found
         ],
         right=frozenset({"tasks", "families"}),
     )
+
+
+@task_sets.command("show", epilog=options.example("synth task-set show team/evaluation@v1 --limit 20"))
+def show_task_set(
+    reference: Reference,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="Tasks to list, the first ones.")] = 100,
+    as_json: options.Json = False,
+) -> None:
+    """List the tasks of a published set in their order. JSON: {task_set, tasks: [{name, digest, family, record}]}."""
+    from itertools import islice
+
+    from domain.records.names import parse_reference
+    from domain.service.task_pages import entries_of
+
+    opened = platform()
+    with opened.ledger.snapshot() as tx:
+        found, _ = tx.catalog.task_set(parse_reference(reference, field="reference"))
+    entries = tuple(islice(entries_of(opened.records, found), limit))
+    if as_json:
+        terminal.emit({"task_set": found, "tasks": entries})
+        return
+    rows = [(entry.name, entry.family or "–", entry.digest[:12]) for entry in entries]
+    terminal.show_table(("task", "family", "digest"), rows)
+    terminal.note(f"{len(entries)} of {found.n_tasks} tasks of {found.reference}")
 
 
 @profiles.command("publish", epilog=options.example("synth profile publish @agent.json team/agent@v1"))

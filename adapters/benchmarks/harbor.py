@@ -1,7 +1,8 @@
 """Task directories in Harbor's format, read strictly: what a task asks for is honoured or refused by name."""
 
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -26,7 +27,7 @@ _LONGEST_PATH = 200
 class HarborTaskSource:
     """Reads one task directory, or a directory of them."""
 
-    def read(self, directory: str, *, host_runnable: bool) -> tuple[tuple[Task, bytes], ...]:
+    def read(self, directory: str, *, host_runnable: bool) -> Iterator[tuple[Task, bytes]]:
         """Return each task with its archive, in order of name.
 
         Args:
@@ -40,17 +41,18 @@ class HarborTaskSource:
         root = Path(directory)
         if not root.is_dir():
             raise TaskError(f"{directory}: no such directory", hint="name a task or a directory of tasks")
-        found: list[tuple[Task, bytes]] = []
+        found: list[tuple[str, Path, str]] = []
         problems: list[str] = []
         for path in _task_directories(root):
             try:
-                found.append(_Reader(path=path, host_runnable=host_runnable).read())
+                task, _ = _Reader(path=path, host_runnable=host_runnable).read()
+                found.append((task.name, path, task.digest))
             except TaskError as error:
                 problems.append(str(error))
-        problems.extend(_doubled(found))
+        problems.extend(_doubled([name for name, _, _ in found]))
         if problems:
             raise TaskError("; ".join(problems), hint="correct the named fields; nothing was published")
-        return tuple(sorted(found, key=lambda pair: pair[0].name))
+        return _again(sorted(found), host_runnable=host_runnable)
 
 
 def _unusable(value: object, path: str, levels: int) -> str:
@@ -81,9 +83,18 @@ def _task_directories(root: Path) -> list[Path]:
     return children
 
 
-def _doubled(found: list[tuple[Task, bytes]]) -> list[str]:
-    names = [task.name for task, _ in found]
-    return [f"task name {name!r} is used more than once" for name in sorted({n for n in names if names.count(n) > 1})]
+def _doubled(names: list[str]) -> list[str]:
+    more = sorted(name for name, n_uses in Counter(names).items() if n_uses > 1)
+    return [f"task name {name!r} is used more than once" for name in more]
+
+
+def _again(found: list[tuple[str, Path, str]], *, host_runnable: bool) -> Iterator[tuple[Task, bytes]]:
+    """Read what was found right once more, one at a time: a set of any size is never in memory."""
+    for _, path, digest in found:
+        task, archive = _Reader(path=path, host_runnable=host_runnable).read()
+        if task.digest != digest:
+            raise TaskError(f"{path}: changed while it was read", hint="publish again; nothing was published")
+        yield task, archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,10 @@ _TRIALS_IN_MEMORY = 2000
 """Conversations beyond this are read from the journal again when they go on."""
 
 
+_LONGEST_TOKEN = 256
+"""Characters; no vocabulary has a longer one. Longer texts overflow for certain, and need not be rendered to know."""
+
+
 class BusyError(SamplerError):
     """Too many calls of one trial at once."""
 
@@ -104,6 +108,7 @@ class CallDesk:
             SynthError: the policy version cannot be served.
         """
         self._check_model(scope, request)
+        self._check_length(request.n_characters // _LONGEST_TOKEN)
         try:
             return await self._begin(scope, agent, request)
         except _REFUSALS:
@@ -145,8 +150,10 @@ class CallDesk:
 
         Raises:
             ConfigurationError: the model is not the token's.
+            ContextOverflowError: the text is too long for any tokenizer to fit it in.
         """
         self._check_model(scope, request)
+        self._check_length(request.n_characters // _LONGEST_TOKEN)
         trial = await self._trial(scope)
         conversation = trial.conversations.get(agent, Conversation())
         family = await self._family(scope.policy)

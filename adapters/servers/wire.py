@@ -89,6 +89,13 @@ class WireRequest:
     purpose: Purpose
 
     @property
+    def n_characters(self) -> int:
+        """Characters that every rendering of this conversation holds."""
+        blocks = [block for message in self.messages for block in message.blocks]
+        results = (_content_text(block.get("content", "")) for block in blocks if block["type"] == "tool_result")
+        return len(self.system) + sum(len(message.text) for message in self.messages) + sum(map(len, results))
+
+    @property
     def preamble(self) -> str:
         """Digest of what stands before the messages."""
         return digest_of({"system": self.system, "tools": self.tools})

@@ -44,6 +44,8 @@ class GroupContext:
     optimisation: Optimisation | None
     """None: no learning."""
     admission: Admission
+    archive_of: Callable[[Task], bytes]
+    """Blocking; a task's files are read when an attempt at it begins."""
     may_sample: bool
     streams_contributions: bool = False
     """Submit each group to the trainer as it ends; otherwise the optimizer step submits what is missing."""
@@ -58,7 +60,6 @@ class Group:
     unit: str
     index: int
     task: Task
-    archive: bytes
     n_attempts: int
     demand: Capacity
     """What each trial takes of the budget."""
@@ -164,13 +165,14 @@ async def _assess_in_time(context: GroupContext, verifier: Verifier, task: Task,
 async def _sample(context: GroupContext, group: Group, number: int) -> TrialRecord:
     """Run the attempt, replacing trials lost to infrastructure as often as the plan allows."""
     plan = context.trial.plan
+    archive = await asyncio.to_thread(context.archive_of, group.task)
     failures = group.n_failures.get(number, 0)
     tries = 0
     while True:
         attempt = Attempt(
             key=AttemptKey(unit=group.unit, group=group.index, attempt=number),
             task=group.task,
-            archive=group.archive,
+            archive=archive,
             seed=attempt_seed(plan, group.unit, group.index, number),
             n_infra_retries=failures,
         )

@@ -1,5 +1,6 @@
 """What of a task a sandbox, an engine or the operator's variables cannot give, said before anything runs."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -7,7 +8,10 @@ from typing import Protocol, runtime_checkable
 from domain.lifecycle.step_view import step_view
 from domain.lifecycle.variables import missing_variables
 from domain.ports import Engine, Sandbox
-from domain.records.task import NetworkMode, NetworkPolicy, Task, TaskEnvironment, VerifierMode
+from domain.records.canonical import digest_of
+from domain.records.task import NetworkMode, NetworkPolicy, ObjectRef, Task, TaskEnvironment, VerifierMode
+
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 
 
 @runtime_checkable
@@ -29,6 +33,32 @@ def task_refusals(task: Task, sandbox: Sandbox, engine: Engine, variables: Mappi
         *missing_variables(task, variables, with_solution=engine.name == "oracle"),
     ]
     return tuple(dict.fromkeys(found))
+
+
+def needs(task: Task) -> str:
+    """Return a name for everything of ``task`` that admission looks at: tasks of one name are refused alike.
+
+    What it is told apart by is left out one by one, so a field that is forgotten here costs time, never an answer.
+    """
+    bare = replace(
+        task,
+        name="",
+        digest="",
+        instruction="",
+        archive=ObjectRef(digest="", size_bytes=0),
+        metadata={},
+        family=None,
+        environment=_place_alone(task.environment),
+        steps=tuple(replace(step, instruction="", min_reward={}) for step in task.steps),
+    )
+    return digest_of(bare)
+
+
+def _place_alone(environment: TaskEnvironment) -> TaskEnvironment:
+    """Any well-formed image is as good as another: a box asks for it when it is made."""
+    image = environment.docker_image
+    usual = image is not None and _IMAGE.fullmatch(image) is not None
+    return replace(environment, docker_image="image" if usual else image, host_files=None)
 
 
 def _places(task: Task, sandbox: Sandbox) -> Iterator[str]:

@@ -1,12 +1,11 @@
 """Which tasks a unit holds: a pure function of the pinned spec, so that any process finds the same."""
 
-from collections.abc import Sequence
 from math import ceil
 
+from domain.maths.permutation import permuted
 from domain.records.canonical import digest_bytes
 from domain.records.experiment import ExperimentKind, ExperimentSpec
 from domain.records.profile import Order, Plan
-from domain.records.task import TaskEntry
 
 
 def n_units(kind: ExperimentKind, plan: Plan, n_tasks: int) -> int:
@@ -16,26 +15,20 @@ def n_units(kind: ExperimentKind, plan: Plan, n_tasks: int) -> int:
     return max(1, ceil(_n_taken(plan, n_tasks) / plan.shard_tasks))
 
 
-def unit_tasks(spec: ExperimentSpec, tasks: Sequence[TaskEntry], index: int) -> tuple[TaskEntry, ...]:
-    """Return the tasks of the ``index``-th unit, one for each group, in order of group.
+def unit_positions(spec: ExperimentSpec, n_tasks: int, index: int) -> tuple[int, ...]:
+    """Return where in the task set the tasks of the ``index``-th unit are, one for each group, in order of group.
 
     Evaluations take consecutive shards. Trainings walk the task set again and again; each pass is its own
     permutation, so the data cursor is the batch index alone.
     """
     plan = spec.plan
+    n_taken = _n_taken(plan, n_tasks)
     if spec.kind is not ExperimentKind.TRAINING:
-        taken = _pass(plan, tasks, 0)[: _n_taken(plan, len(tasks))]
-        return tuple(taken[index * plan.shard_tasks : (index + 1) * plan.shard_tasks])
-    n_taken = _n_taken(plan, len(tasks))
+        shard = range(index * plan.shard_tasks, min(n_taken, (index + 1) * plan.shard_tasks))
+        return tuple(_in_pass(plan, n_tasks, 0, position) for position in shard)
     first = index * plan.groups_per_batch
-    passes: dict[int, Sequence[TaskEntry]] = {}
-    groups: list[TaskEntry] = []
-    for position in range(first, first + plan.groups_per_batch):
-        number, offset = divmod(position, n_taken)
-        if number not in passes:
-            passes[number] = _pass(plan, tasks[:n_taken], number)
-        groups.append(passes[number][offset])
-    return tuple(groups)
+    walk = (divmod(position, n_taken) for position in range(first, first + plan.groups_per_batch))
+    return tuple(_in_pass(plan, n_taken, number, offset) for number, offset in walk)
 
 
 def attempt_seed(plan: Plan, unit: str, group: int, attempt: int) -> int:
@@ -47,7 +40,7 @@ def _n_taken(plan: Plan, n_tasks: int) -> int:
     return n_tasks if plan.tasks is None else min(plan.tasks, n_tasks)
 
 
-def _pass(plan: Plan, tasks: Sequence[TaskEntry], number: int) -> Sequence[TaskEntry]:
+def _in_pass(plan: Plan, n_tasks: int, number: int, offset: int) -> int:
     if plan.order is Order.LISTED:
-        return tasks
-    return sorted(tasks, key=lambda entry: digest_bytes(f"{plan.seed}:{number}:{entry.digest}".encode()))
+        return offset
+    return permuted(offset, n_tasks, key=f"{plan.seed}:{number}")

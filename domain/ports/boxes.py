@@ -127,7 +127,11 @@ class Sandbox(Protocol):
         ...
 
     def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
-        """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
+        """Name everything of ``environment`` that cannot be realised here; empty: admitted.
+
+        Which image a well-formed ``docker_image`` names makes no difference: tasks that differ in it alone are asked
+        about once.
+        """
         ...
 
     async def create(self, spec: BoxSpec) -> Box:

@@ -1,5 +1,6 @@
 """Ports of a trial: task sources, engines, verifiers, evidence, the model process as a run sees it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -101,8 +102,8 @@ class Verifier(Protocol):
 class TaskSource(Protocol):
     """Reads foreign task directories."""
 
-    def read(self, directory: str, *, host_runnable: bool) -> tuple[tuple[Task, bytes], ...]:
-        """Return each task with its archive, in order of name.
+    def read(self, directory: str, *, host_runnable: bool) -> Iterator[tuple[Task, bytes]]:
+        """Return each task with its archive, in order of name, when all of them have been checked; one is in memory.
 
         ``directory`` is one task or a directory of tasks; ``host_runnable`` declares that boxes without
         the tasks' images may run them. Raises TaskError naming file and field, for every bad task at once.

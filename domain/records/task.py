@@ -210,11 +210,34 @@ class TaskEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSet:
-    """An ordered list of exact tasks, published under a reference; immutable."""
+class TaskPage:
+    """Consecutive tasks of a task set."""
 
     schema_version: int = 1
+    entries: tuple[TaskEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskClass:
+    """Tasks of a set that ask the same of box, engine and operator, and so are admitted or refused together."""
+
+    n_tasks: int
+    example: TaskEntry
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSet:
+    """An ordered list of exact tasks, published under a reference; immutable, and read in pages."""
+
+    schema_version: int = 2
     reference: Reference
-    tasks: tuple[TaskEntry, ...]
+    n_tasks: int
+    n_families: int
     digest: str
     """SHA-256 over the task digests in order."""
+    page_tasks: int
+    """Tasks in each page but the last."""
+    pages: tuple[ObjectRef, ...]
+    """One ``TaskPage`` each, in order."""
+    classes: tuple[TaskClass, ...]

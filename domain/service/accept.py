@@ -94,7 +94,7 @@ def accept(platform: Platform, submission: Submission, *, holder: str | None = N
         source=submission.source,
         labels=submission.labels,
     )
-    return _commit(platform, spec, len(task_set.tasks), submission.idempotency_key, holder)
+    return _commit(platform, spec, task_set.n_tasks, submission.idempotency_key, holder)
 
 
 def _check_key(key: str | None) -> None:
@@ -208,17 +208,19 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profi
         known = ", ".join(sorted(platform.sandboxes))
         raise ConfigurationError(f"plan: sandbox: no sandbox {plan.sandbox!r}", hint=f"use one of {known}")
     refused: list[str] = []
-    for entry in task_set.tasks:
-        task = platform.records.load(Task, entry.record)
-        task = shaped(task, plan)
+    n_refused = 0
+    for kind in task_set.classes:
+        task = shaped(platform.records.load(Task, kind.example.record), plan)
         reasons = task_refusals(task, sandbox, platform.engines[actor.engine], platform.variables)
         if reasons := (*reasons, *never_fits(task, platform.budget)):
-            refused.append(f"{entry.name}: {'; '.join(reasons)}")
+            alike = f" and {kind.n_tasks - 1} like it" if kind.n_tasks > 1 else ""
+            refused.append(f"{kind.example.name}{alike}: {'; '.join(reasons)}")
+            n_refused += kind.n_tasks
     if refused:
         shown = "\n  ".join(refused[:10])
-        more = f"\n  and {len(refused) - 10} more" if len(refused) > 10 else ""  # noqa: PLR2004 - a readable list
+        more = f"\n  and {len(refused) - 10} kinds more" if len(refused) > 10 else ""  # noqa: PLR2004 - a readable list
         raise AdmissionError(
-            f"sandbox {plan.sandbox!r} cannot realise {len(refused)} of {len(task_set.tasks)} tasks:\n  {shown}{more}"
+            f"sandbox {plan.sandbox!r} cannot realise {n_refused} of {task_set.n_tasks} tasks:\n  {shown}{more}"
         )
 
 

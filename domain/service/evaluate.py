@@ -1,11 +1,12 @@
 """What an evaluation found: estimates with intervals and coverage, read from its units' manifests."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from domain.errors import NotFoundError
 from domain.maths.comparison import Comparison, paired_difference
+from domain.maths.merging import merged_scores
 from domain.maths.statistics import (
     Estimate,
     TaskScores,
@@ -14,13 +15,12 @@ from domain.maths.statistics import (
     pass_hat_k_over_tasks,
     scores_by_task,
 )
-from domain.records.assessment import Assessment
 from domain.records.experiment import Experiment
 from domain.records.manifest import AssessmentManifest, TrialManifest
 from domain.records.model import Checkpoint, Update, UpdateState
-from domain.records.task import TaskSet
-from domain.records.trial import TrialRecord
+from domain.records.task import TaskEntry
 from domain.service.platform import Platform
+from domain.service.task_pages import entries_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,45 +72,54 @@ def evaluation(platform: Platform, experiment_id: str) -> EvaluationReport:
         units = [unit.unit for unit in tx.units.of(experiment_id)]
         refs = [(tx.units.manifest(unit, "trials"), tx.units.manifest(unit, "assessments")) for unit in units]
         task_set, _ = tx.catalog.task_set(experiment.spec.task_set)
-    trials: list[TrialRecord] = []
-    assessments: dict[str, Assessment] = {}
-    sources: list[str] = []
-    n_planned = 0
+    tally = _Tally()
     for trial_ref, assessment_ref in refs:
-        if trial_ref is None or assessment_ref is None:
-            continue
-        manifest = platform.records.load(TrialManifest, trial_ref)
-        trials += manifest.trials
-        n_planned += manifest.n_planned
-        panel = platform.records.load(AssessmentManifest, assessment_ref)
-        assessments |= {assessment.trial_id: assessment for assessment in panel.assessments}
-        sources.append(assessment_ref.digest)
-    if not sources:
+        if trial_ref is not None and assessment_ref is not None:
+            manifest = platform.records.load(TrialManifest, trial_ref)
+            tally.add(manifest, platform.records.load(AssessmentManifest, assessment_ref), assessment_ref.digest)
+    if not tally.sources:
         raise NotFoundError(f"{experiment_id}: nothing is assessed yet", hint=f"synth run show {experiment_id}")
-    return _report(experiment, task_set, trials, assessments, tuple(sources), n_planned)
+    return _report(experiment, {entry.digest: entry for entry in entries_of(platform.records, task_set)}, tally)
 
 
-def _report(
-    experiment: Experiment,
-    task_set: TaskSet,
-    trials: Sequence[TrialRecord],
-    assessments: dict[str, Assessment],
-    sources: tuple[str, ...],
-    n_planned: int,
-) -> EvaluationReport:
+@dataclass(slots=True)
+class _Tally:
+    """What is kept of a unit once its manifests are counted: scores, not records."""
+
+    sources: list[str] = field(default_factory=list[str])
+    scores: list[TaskScores] = field(default_factory=list[TaskScores])
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    n_planned: int = 0
+    n_tampered: int = 0
+    n_prompt_tokens: int = 0
+    n_sampled_tokens: int = 0
+    sandbox_s: float = 0.0
+
+    def add(self, manifest: TrialManifest, panel: AssessmentManifest, source: str) -> None:
+        """Count one unit."""
+        assessments = {assessment.trial_id: assessment for assessment in panel.assessments}
+        self.sources.append(source)
+        self.scores += scores_by_task(manifest.trials, assessments)
+        self.outcomes.update(trial.outcome.value for trial in manifest.trials)
+        self.n_planned += manifest.n_planned
+        self.n_tampered += sum(assessment.tampered for assessment in panel.assessments)
+        self.n_prompt_tokens += sum(trial.usage.n_prompt_tokens for trial in manifest.trials)
+        self.n_sampled_tokens += sum(trial.usage.n_sampled_tokens for trial in manifest.trials)
+        self.sandbox_s += sum(trial.usage.wall_s for trial in manifest.trials)
+
+
+def _report(experiment: Experiment, entries: Mapping[str, TaskEntry], tally: _Tally) -> EvaluationReport:
     plan = experiment.spec.plan
-    entries = {entry.digest: entry for entry in task_set.tasks}
     n_taken = len(entries) if plan.tasks is None else min(plan.tasks, len(entries))
-    present = {trial.task_digest for trial in trials}
+    present = {scores.task for scores in tally.scores}
     planned = dict.fromkeys(entries if n_taken == len(entries) else sorted(present), plan.attempts)
     families = {digest: entry.family for digest, entry in entries.items()}
-    tasks = scores_by_task(trials, assessments, families=families, planned=planned)
+    tasks = merged_scores(tally.scores, families=families, planned=planned)
     mean = mean_score(tasks)
-    outcomes = Counter(trial.outcome.value for trial in trials)
-    outcomes["missing"] = n_planned - len(trials)
+    n_trials = tally.outcomes.total()
     return EvaluationReport(
         experiment=experiment,
-        sources=sources,
+        sources=tuple(tally.sources),
         mean=mean,
         headline=mean.headline(plan.ungraded_limit),
         pass_at={k: pass_at_k_over_tasks(tasks, k) for k in range(1, plan.attempts + 1)},
@@ -118,11 +127,11 @@ def _report(
         tasks=tasks,
         task_names={digest: entry.name for digest, entry in entries.items()},
         families=_by_family(tasks),
-        outcomes=dict(outcomes),
-        n_tampered=sum(assessment.tampered for assessment in assessments.values()),
-        n_prompt_tokens=sum(trial.usage.n_prompt_tokens for trial in trials),
-        n_sampled_tokens=sum(trial.usage.n_sampled_tokens for trial in trials),
-        sandbox_s=sum(trial.usage.wall_s for trial in trials),
+        outcomes={**tally.outcomes, "missing": tally.n_planned - n_trials},
+        n_tampered=tally.n_tampered,
+        n_prompt_tokens=tally.n_prompt_tokens,
+        n_sampled_tokens=tally.n_sampled_tokens,
+        sandbox_s=tally.sandbox_s,
     )
 
 

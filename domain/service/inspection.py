@@ -99,7 +99,7 @@ def _n_planned(tx: Transaction, experiment: Experiment) -> int:
     plan = experiment.spec.plan
     if plan.batches:
         return plan.batches * plan.groups_per_batch * plan.attempts
-    n_tasks = len(tx.catalog.task_set(experiment.spec.task_set)[0].tasks)
+    n_tasks = tx.catalog.task_set(experiment.spec.task_set)[0].n_tasks
     return (n_tasks if plan.tasks is None else min(plan.tasks, n_tasks)) * plan.attempts
 
 

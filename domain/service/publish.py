@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from domain.errors import ConflictError, NotFoundError, TaskError
+from domain.lifecycle.refusals import needs
 from domain.ports import Progress
 from domain.records.canonical import digest_of
 from domain.records.chat import Demonstration, ToolSpec
@@ -13,6 +14,7 @@ from domain.records.names import Reference
 from domain.records.profile import Profile
 from domain.records.task import TaskEntry, TaskSet
 from domain.service.platform import Platform
+from domain.service.task_pages import TaskSetWriter
 
 
 def publish_task_set(
@@ -24,28 +26,20 @@ def publish_task_set(
         TaskError: naming file and field of every bad task, or when two tasks share a name.
         ConflictError: the version holds other tasks.
     """
-    entries: list[TaskEntry] = []
+    writer = TaskSetWriter(platform.records, reference)
     for task, archive in platform.tasks.read(directory, host_runnable=host_runnable):
         stored = platform.store.put(archive)
         if stored != task.archive:
             raise TaskError(f"{task.name}: archive digest differs from what was read", hint="publish again")
-        entries.append(
-            TaskEntry(name=task.name, digest=task.digest, record=platform.records.save(task), family=task.family)
-        )
-    _refuse_empty_or_doubled(entries, directory)
-    task_set = TaskSet(reference=reference, tasks=tuple(entries), digest=digest_of([entry.digest for entry in entries]))
+        record = platform.records.save(task)
+        entry = TaskEntry(name=task.name, digest=task.digest, record=record, family=task.family)
+        writer.add(entry, needs(task))
+    task_set = writer.close()
+    if not task_set.n_tasks:
+        raise TaskError(f"{directory}: no task found", hint="a task is a directory with task.toml")
     with platform.ledger.begin() as tx:
         tx.catalog.add_task_set(task_set, platform.records.save(task_set))
     return task_set
-
-
-def _refuse_empty_or_doubled(entries: Sequence[TaskEntry], directory: str) -> None:
-    if not entries:
-        raise TaskError(f"{directory}: no task found", hint="a task is a directory with task.toml")
-    names = [entry.name for entry in entries]
-    doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if doubled:
-        raise TaskError(f"{directory}: several tasks are named {', '.join(doubled)}", hint="give each its own name")
 
 
 def publish_profile(platform: Platform, profile: Profile, reference: Reference | None = None) -> str:

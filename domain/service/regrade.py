@@ -18,6 +18,7 @@ from domain.records.task import ObjectRef, Task
 from domain.records.trial import TrialRecord
 from domain.service.accept import Accepted, admit_unit
 from domain.service.platform import Platform
+from domain.service.task_pages import entries_with
 from domain.service.units import admission_of
 
 
@@ -99,10 +100,10 @@ async def _assess_all(
 ) -> list[Assessment]:
     with platform.ledger.snapshot() as tx:
         task_set, _ = tx.catalog.task_set(regrade.spec.task_set)
-    entries = {entry.digest: entry for entry in task_set.tasks}
+    entries = entries_with(platform.records, task_set, {trial.task_digest for trial in manifest.trials})
     tasks = {
-        digest: shaped(platform.records.load(Task, entries[digest].record), regrade.spec.plan)
-        for digest in {trial.task_digest for trial in manifest.trials}
+        digest: shaped(platform.records.load(Task, entry.record), regrade.spec.plan)
+        for digest, entry in entries.items()
     }
     verifier = platform.verifiers[regrade.spec.plan.sandbox]
     demands = {digest: trial_demand(task) for digest, task in tasks.items()}

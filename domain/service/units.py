@@ -1,9 +1,10 @@
 """Running a unit: the worker's use case. One call samples, assesses, qualifies and packs what is missing."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from domain.errors import ConfigurationError, NotFoundError, StoreError
 from domain.ledger_ports import Transaction
@@ -12,7 +13,7 @@ from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.demand import shaped, trial_demand
 from domain.lifecycle.group import Group, GroupContext, GroupResult, run_group
 from domain.lifecycle.lease import LEASE_TTL_S, UnitCancelledError, hold
-from domain.lifecycle.schedule import unit_tasks
+from domain.lifecycle.schedule import unit_positions
 from domain.lifecycle.trial import TrialContext
 from domain.ports import Progress
 from domain.records.assessment import AssessmentOutcome
@@ -23,6 +24,7 @@ from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
 from domain.service.learning import open_training
 from domain.service.platform import Platform
 from domain.service.samples import begin_sample
+from domain.service.task_pages import entries_at
 
 
 class Stage(StrEnum):
@@ -213,6 +215,7 @@ def _context(
         trainer=platform.trainer,
         optimisation=spec.plan.optimisation if Stage.DATUMS in stages else None,
         admission=admission,
+        archive_of=_archives(platform, spec.plan.concurrency),
         may_sample=Stage.TRIALS in stages,
         note=tally.note,
     )
@@ -220,7 +223,8 @@ def _context(
 
 def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: TaskSet) -> list[Group]:
     """Return the unit's groups with what earlier runs settled."""
-    entries = unit_tasks(experiment.spec, task_set.tasks, row.index)
+    positions = unit_positions(experiment.spec, task_set.n_tasks, row.index)
+    entries = entries_at(platform.records, task_set, positions)
     with platform.ledger.snapshot() as tx:
         trials = {(trial.key.group, trial.key.attempt): trial for trial in tx.trials.of_unit(row.unit)}
         settled = {
@@ -230,19 +234,17 @@ def _groups(platform: Platform, row: Unit, experiment: Experiment, task_set: Tas
         }
         attempts = range(row.first_attempt, row.first_attempt + experiment.spec.plan.attempts)
         failures = _failures(tx, row.unit, entries, attempts, trials)
-    archives: dict[str, tuple[Task, bytes]] = {}
+    tasks: dict[str, Task] = {}
     groups: list[Group] = []
     for index, entry in enumerate(entries):
-        if entry.digest not in archives:
-            task = shaped(platform.records.load(Task, entry.record), experiment.spec.plan)
-            archives[entry.digest] = (task, _archive(platform, task))
-        task, archive = archives[entry.digest]
+        if entry.digest not in tasks:
+            tasks[entry.digest] = shaped(platform.records.load(Task, entry.record), experiment.spec.plan)
+        task = tasks[entry.digest]
         groups.append(
             Group(
                 unit=row.unit,
                 index=index,
                 task=task,
-                archive=archive,
                 n_attempts=len(attempts),
                 demand=trial_demand(task),
                 trials={number: trials[index, number] for number in attempts if (index, number) in trials},
@@ -271,11 +273,17 @@ def _failures(
     return found
 
 
-def _archive(platform: Platform, task: Task) -> bytes:
-    try:
-        return platform.store.get(task.archive)
-    except NotFoundError as error:
-        raise StoreError(f"{task.name}: its archive {task.archive.digest[:12]} is gone from the store") from error
+def _archives(platform: Platform, n_kept: int) -> Callable[[Task], bytes]:
+    """Return a reader of tasks' files that keeps those of the last ``n_kept`` tasks: attempts follow one another."""
+
+    @lru_cache(n_kept)
+    def read(name: str, ref: ObjectRef) -> bytes:
+        try:
+            return platform.store.get(ref)
+        except NotFoundError as error:
+            raise StoreError(f"{name}: its archive {ref.digest[:12]} is gone from the store") from error
+
+    return lambda task: read(task.name, task.archive)
 
 
 def _manifests(

@@ -33,7 +33,7 @@ from tests.benchmarks.processes import machine, measure, spread
 from tests.fakes.platform import write_task
 
 _ATTEMPTS = 4
-_RUN = """
+RUN = """
 import sys
 import dagster as dg
 import definitions
@@ -71,7 +71,7 @@ class Home:
 
     def run(self, unit: str) -> Any:
         """Run a unit in a process of its own."""
-        return measure([sys.executable, "-c", _RUN, unit], self.environment)
+        return measure([sys.executable, "-c", RUN, unit], self.environment)
 
     def bytes(self) -> tuple[int, int]:
         """Return (ours, Dagster's) bytes on disk, by allocated blocks, with the ledger's log folded into it."""

@@ -1,6 +1,7 @@
 """The ledger contract: transactions, catalog, experiments, units and leases, events."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from domain.records.canonical import digest_of
 from domain.records.experiment import ExperimentState, Lease, UnitState
 from domain.records.names import Reference
 from domain.records.profile import Profile
-from domain.records.task import TaskEntry, TaskSet
+from domain.records.task import TaskClass, TaskEntry, TaskSet
 from tests.contracts.ledger_scene import EXPERIMENT, base_policy, experiment, ref, scene, spec, unit
 
 
@@ -131,7 +132,15 @@ def test_published_things_never_change(ledger: Ledger) -> None:
     """Publishing the same again is fine; another content under the name is refused."""
     reference = Reference(team="demo", name="sums", version=1)
     entry = TaskEntry(name="demo/sum", digest="e" * 64, record=ref(), family="sums")
-    tasks = TaskSet(reference=reference, tasks=(entry,), digest="1" * 64)
+    tasks = TaskSet(
+        reference=reference,
+        n_tasks=1,
+        n_families=1,
+        digest="1" * 64,
+        page_tasks=1000,
+        pages=(ref("f"),),
+        classes=(TaskClass(n_tasks=1, example=entry),),
+    )
     profile = Profile(name="mini", engine="mini", settings={"turns": 3, "nested": {"list": [1, None, "x"]}})
     with ledger.begin() as tx:
         for _ in range(2):
@@ -140,7 +149,7 @@ def test_published_things_never_change(ledger: Ledger) -> None:
             tx.catalog.add_profile(profile, digest_of(profile), reference)
             tx.catalog.add_base_policy(base_policy())
         with pytest.raises(ConflictError):
-            tx.catalog.add_task_set(TaskSet(reference=reference, tasks=(), digest="2" * 64), ref())
+            tx.catalog.add_task_set(replace(tasks, digest="2" * 64), ref())
         with pytest.raises(ConflictError):
             tx.catalog.add_profile(Profile(name="other", engine="nop"), "3" * 64, reference)
         with pytest.raises(ConflictError):

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from domain.errors import ConflictError, EvidenceError, SamplerError
+from domain.records.chat import ChatMessage, ToolSpec
 from domain.records.trial import Interaction, Purpose, StopReason
 from tests.fakes.scripted_family import ScriptedFamily
 from tests.fakes.scripted_model import BASE, MODEL, Process, ScriptedSampler, TokenBook, model_process
@@ -124,6 +125,25 @@ async def test_no_request_makes_the_platform_fail(process: Process, content: str
             response = await client.post(path, content=body.encode())
             assert response.status_code in {200, 400}, response.text
     assert await process.desk.close_trial("t1") == ""
+
+
+class _NeverRendered(ScriptedFamily):
+    """A format that nothing may be rendered in."""
+
+    def render(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> tuple[int, ...]:
+        """Fail, which is answered 500."""
+        raise AssertionError(len(messages), len(tools))
+
+
+async def test_a_text_that_cannot_fit_is_not_rendered(tmp_path: Path) -> None:
+    """One thread renders for all trials: megabytes of one of them would hold it for minutes."""
+    async with model_process(tmp_path, MemoryStore(), family=_NeverRendered()) as process:
+        harness = Harness(process)
+        long = {"type": "tool_result", "tool_use_id": "x", "content": "x" * 8_000_000}
+        harness.messages = [{"role": "user", "content": [long]}]
+        response = await harness.post()
+        assert (response.status_code, "prompt is too long" in response.text) == (400, True)
+        assert await process.desk.close_trial("t1") == ""
 
 
 async def test_tokens_are_scoped_and_revocable(process: Process) -> None:
