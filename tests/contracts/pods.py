@@ -27,6 +27,14 @@ def named_cluster() -> Cluster:
     return Cluster(kubeconfig=named, request_share=0.05)
 
 
+def image_with_python() -> str:
+    """Return an image of the cluster that holds Python with its library; without one the test is skipped."""
+    named = os.environ.get("SYNTH_TEST_KUBERNETES_PYTHON")  # noqa: TID251 - a test's own setting
+    if not named:
+        pytest.skip("SYNTH_TEST_KUBERNETES_PYTHON names no image")
+    return named
+
+
 async def processes_in_pod(box: Box, word: str) -> list[int]:
     """Return the processes of a box's pod whose command line holds ``word``, none when the pod is over."""
     assert isinstance(box, KubernetesBox)

@@ -14,6 +14,7 @@ from adapters.servers.control import create_control
 from adapters.servers.model_process import Endpoints, serve
 from adapters.servers.proxy import create_proxy
 from domain.errors import ContextOverflowError, NotFoundError
+from domain.ledger_ports import Ledger
 from domain.ports import Family, SampleRequest, SampleResult, Store, Trainer
 from domain.records.experiment import (
     Experiment,
@@ -179,6 +180,8 @@ async def model_process(
     trainer: Trainer | None = None,
     ping_s: float = 5.0,
     tokens: TokenBook | None = None,
+    ledger: Ledger | None = None,
+    host: str = "127.0.0.1",
 ) -> AsyncGenerator[Process]:
     """Serve in this event loop until the block ends; stopping and starting again is a restart."""
     clock = SystemClock()
@@ -186,9 +189,11 @@ async def model_process(
     sampler = sampler or ScriptedSampler(script=list(script))
     spoken = family or ScriptedFamily()
     evidence = JournalEvidence(directory / "journal", store)
-    desk = CallDesk(sampler=sampler, family_of=lambda _: spoken, evidence=evidence, ledger=tokens.ledger, clock=clock)
+    desk = CallDesk(
+        sampler=sampler, family_of=lambda _: spoken, evidence=evidence, ledger=ledger or tokens.ledger, clock=clock
+    )
     endpoints = Endpoints(
-        proxy_socket=directory / "p.sock", control_socket=directory / "c.sock", port_file=directory / "port"
+        host=host, proxy_socket=directory / "p.sock", control_socket=directory / "c.sock", port_file=directory / "port"
     )
     ready = asyncio.get_running_loop().create_future()
 
