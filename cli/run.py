@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli import options, run_control, run_export, run_trials, terminal, views
+from cli import options, run_control, run_export, run_import, run_trials, terminal, views
 from cli.connection import platform
 from cli.waiting import answer
 
@@ -120,3 +120,4 @@ def checkpoints(experiment: options.ExperimentId, *, as_json: options.Json = Fal
 run_trials.register(app)
 run_control.register(app)
 run_export.register(app)
+run_import.register(app)

@@ -24,6 +24,11 @@ from domain.service.accept import Submission
 from domain.service.plan_checks import check_plan_values, check_profile
 
 T = TypeVar("T")
+_WITHOUT_DOCUMENTS = {
+    ExperimentKind.REGRADE: "say `synth run regrade EXPERIMENT`",
+    ExperimentKind.IMPORTED: "say `synth run import DIRECTORY`",
+}
+"""Kinds that nobody submits, and what to say instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +69,10 @@ def submission(documents: Documents) -> Submission:
     try:
         kind = ExperimentKind(documents.kind)
     except ValueError:
-        known = ", ".join(kind.value for kind in ExperimentKind if kind is not ExperimentKind.REGRADE)
+        known = ", ".join(kind.value for kind in ExperimentKind if kind not in _WITHOUT_DOCUMENTS)
         raise ConfigurationError(f"kind: {documents.kind!r} is unknown", hint=f"write one of {known}") from None
-    if kind is ExperimentKind.REGRADE:
-        raise ConfigurationError("kind: a regrade takes no documents", hint="say `synth run regrade EXPERIMENT`")
+    if kind in _WITHOUT_DOCUMENTS:
+        raise ConfigurationError(f"kind: {kind.value} takes no documents", hint=_WITHOUT_DOCUMENTS[kind])
     return Submission(
         kind=kind,
         task_set=documents.dataset,

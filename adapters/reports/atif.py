@@ -114,6 +114,15 @@ class _Writer:
         step["timestamp"] = stamp(call.started_ms)
         step["model_name"] = call.sampler_version
         step["llm_call_count"] = 1
+        step["extra"] = {
+            "synth": {
+                "segment": call.segment,
+                "seed": call.seed,
+                "temperature": call.temperature,
+                "stop_reason": call.stop_reason.value,
+                "duration_s": call.duration_s,
+            }
+        }
         step["metrics"] = {
             "prompt_tokens": call.n_prompt_ids,
             "completion_tokens": call.n_sampled_ids,

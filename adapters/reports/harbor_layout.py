@@ -13,7 +13,7 @@ from uuid import UUID
 
 from adapters.reports.atif import Document, stamp, trajectory
 from domain.ports import Store
-from domain.records.assessment import Assessment
+from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.canonical import Json, digest_bytes
 from domain.records.experiment import Experiment
 from domain.records.profile import Profile
@@ -154,12 +154,13 @@ class HarborJob:
                 "job_id": _uuid(self.experiment.experiment_id),
             },
             "agent_info": info,
-            "agent_result": None if trial.steps else _usage(trial),
+            "agent_result": _usage(trial) | _own(trial, finished.assessment),
             "verifier_result": _verdict(finished.assessment),
+            "verifier_environment_mode": _mode(trial),
             "exception_info": _exception(trial.outcome, trial.detail, finished.assessment, trial.ended_ms),
             **timing,
             "agent_execution": timing,
-            "step_results": [_step(step) for step in trial.steps] or None,
+            "step_results": [_step(step) for step in trial.steps if step.name] or None,
         }
 
     def _agent(self) -> Document:
@@ -222,8 +223,8 @@ def trial_name(trial: TrialRecord) -> str:
 
 def _step(step: StepRecord) -> Document:
     return {
-        "step_name": step.name or "task",
-        "agent_result": None,
+        "step_name": step.name,
+        "agent_result": _own(step, step.assessment),
         "verifier_result": _verdict(step.assessment),
         "exception_info": _exception(step.outcome, step.stopped or step.detail, step.assessment, step.ended_ms),
         "agent_execution": {"started_at": stamp(step.started_ms), "finished_at": stamp(step.ended_ms)},
@@ -233,6 +234,27 @@ def _step(step: StepRecord) -> Document:
 def _usage(trial: TrialRecord) -> Document:
     usage = trial.usage
     return {"n_input_tokens": usage.n_prompt_tokens, "n_output_tokens": usage.n_sampled_tokens}
+
+
+def _mode(trial: TrialRecord) -> str | None:
+    """Return where the verifier ran; Harbor says it of trials without steps alone."""
+    if not trial.steps:
+        return "separate"
+    return None if trial.steps[0].name else "shared"
+
+
+def _own(phase: TrialRecord | StepRecord, assessment: Assessment | None) -> Document:
+    """Return what Harbor's fields have no place for, where it leaves room; an import reads it again."""
+    own: Document = {"detail": phase.detail, "whole": phase.outputs is not None, "missing": [*phase.missing_artifacts]}
+    if isinstance(phase, StepRecord):
+        own["stopped"] = phase.stopped
+    else:
+        own["calls"] = phase.usage.n_calls
+    if assessment is not None:
+        own["reason"] = assessment.reason
+        own["tampered"] = assessment.tampered
+        own["fail_closed"] = assessment.outcome is AssessmentOutcome.FAIL_CLOSED
+    return {"metadata": {"synth": own}}
 
 
 def _verdict(assessment: Assessment | None) -> Document | None:

@@ -9,6 +9,8 @@ from domain.records.model import PolicyVersion
 from domain.records.names import Reference
 from domain.records.profile import Plan
 
+_PREFIXES = {"unscored": "uns", "evaluation": "evl", "training": "trn", "regrade": "rgr", "imported": "imp"}
+
 
 class ExperimentKind(StrEnum):
     """What an experiment is for."""
@@ -17,11 +19,13 @@ class ExperimentKind(StrEnum):
     EVALUATION = "evaluation"
     TRAINING = "training"
     REGRADE = "regrade"
+    IMPORTED = "imported"
+    """Trials of another tool, already ended: nothing of it runs here but a regrade."""
 
     @property
     def prefix(self) -> str:
         """The first three letters of its experiments' ids."""
-        return {"unscored": "uns", "evaluation": "evl", "training": "trn", "regrade": "rgr"}[self.value]
+        return _PREFIXES[self.value]
 
 
 class ExperimentState(StrEnum):

@@ -87,7 +87,7 @@ def show(platform: Platform, experiment_id: str) -> ExperimentView:
 
 
 def _mean(platform: Platform, experiment: Experiment) -> Estimate | None:
-    if experiment.spec.kind not in {ExperimentKind.EVALUATION, ExperimentKind.REGRADE}:
+    if experiment.spec.kind in {ExperimentKind.UNSCORED, ExperimentKind.TRAINING}:
         return None
     try:
         return evaluation(platform, experiment.experiment_id).mean

@@ -33,7 +33,9 @@ def accept_regrade(platform: Platform, source_id: str, *, idempotency_key: str |
     with platform.ledger.begin() as tx:
         source = tx.experiments.get(source_id)
         _check_source(tx, source)
-        spec = replace(source.spec, kind=ExperimentKind.REGRADE, source=source_id)
+        # Whoever assessed imported trials, it is the tasks' own verifiers now.
+        assessor = "verifier" if source.spec.kind is ExperimentKind.IMPORTED else source.spec.assessor
+        spec = replace(source.spec, kind=ExperimentKind.REGRADE, source=source_id, assessor=assessor)
         n_units = len(tx.units.of(source_id))
         wanted = Experiment(
             experiment_id=f"{spec.kind.prefix}-{platform.clock.new_id()}",

@@ -48,6 +48,10 @@ def begin_sample(tx: Transaction, row: Unit, experiment: Experiment, key: str, n
         raise ConfigurationError(
             f"{row.unit}: a regrade reads retained trials and samples none", hint="name the unit it reads"
         )
+    if experiment.spec.kind is ExperimentKind.IMPORTED:
+        raise ConfigurationError(
+            f"{row.unit}: its trials were imported, and nothing here can run their agent", hint="start an experiment"
+        )
     if row.sample_key == key:
         return False
     _check_step(tx, row)

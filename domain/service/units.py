@@ -87,12 +87,16 @@ async def run_unit(
         fresh: asks for a fresh sample, and names the request: the same name continues the sample it began.
 
     Raises:
-        ConfigurationError: a fresh sample without ``Stage.TRIALS``.
+        ConfigurationError: a fresh sample without ``Stage.TRIALS``, or the unit's trials were imported.
         ConflictError: a fresh sample of a batch whose optimizer step is taken.
         FenceError: another worker holds the unit.
         UnitCancelledError: the operator cancelled the experiment.
     """
     row, experiment, task_set = unit_spec(platform, unit)
+    if experiment.spec.kind is ExperimentKind.IMPORTED:
+        raise ConfigurationError(
+            f"{unit}: its trials were imported, and ended elsewhere", hint="synth run regrade assesses them here"
+        )
     if fresh is not None and Stage.TRIALS not in stages:
         raise ConfigurationError(f"{unit}: a fresh sample makes trials", hint="select `trials` too")
     before = row.state
