@@ -50,6 +50,12 @@ class Watch:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
+    async def stop(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
     async def until(self, name: str, met: Callable[[Json | None], Any], timeout_s: float) -> Any:
         """Return what ``met`` gives for a pod as soon as that is not None. Raises TimeoutError."""
         self.start()
