@@ -12,6 +12,7 @@ from domain.errors import NotFoundError, SandboxError, SynthError, VerifierError
 from domain.lifecycle.redaction import redact, redact_bytes
 from domain.lifecycle.rewards import MAX_REWARD_BYTES, RewardReading, read_rewards
 from domain.lifecycle.step_rewards import settle_steps
+from domain.lifecycle.teardown import end_box
 from domain.lifecycle.variables import filled, used_values
 from domain.ports import Box, BoxSpec, Clock, Command, CommandResult, Limits, Sandbox, Store, Work
 from domain.records.archive import pack_files, read_file, subtree
@@ -152,7 +153,7 @@ class ScriptVerifier:
             await self._fill(box, task, tests, work.outputs)
             return await self._test(box, task, timeout_s)
         finally:
-            await box.destroy()
+            await end_box(box, self._clock)
 
     async def _run_shared(self, box: Box, work: Work, tests: "_Tests") -> "_Verdict":
         """Run the tests in the agent's box, where nothing of the agent runs and no reward lies."""

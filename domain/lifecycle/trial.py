@@ -11,6 +11,7 @@ from domain.lifecycle.health import find_illness
 from domain.lifecycle.phases import Scene, act, gather
 from domain.lifecycle.recipe import preparation
 from domain.lifecycle.steps import is_verified_inside, run_steps
+from domain.lifecycle.teardown import end_box
 from domain.lifecycle.trial_context import TAMPERED, Attempt, TrialContext
 from domain.lifecycle.variables import filled, used_values
 from domain.ports import Box, BoxSpec, Limits, ModelBinding
@@ -78,6 +79,7 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
         )
     )
     binding: ModelBinding | None = None
+    left = ""
     try:
         if context.engine.needs_model:
             binding = await asyncio.to_thread(_bind, context, attempt, trial_id, box)
@@ -87,9 +89,11 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
         usage = replace(blank.usage, cpu_s=stats.cpu_s, peak_memory_bytes=stats.peak_memory_bytes)
         record = replace(record, usage=usage, limits_enforced_by=stats.limits_enforced_by, made_from=stats.made_from)
     finally:
-        await box.destroy()
+        left = await end_box(box, context.clock)
         if binding is not None:
             await asyncio.to_thread(_revoke, context.ledger, trial_id)
+    if left:
+        record = replace(record, detail="; ".join(part for part in (record.detail, left) if part))
     if binding is None:
         return record
     evidence = await context.model.publish(trial_id)
