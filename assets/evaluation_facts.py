@@ -10,6 +10,7 @@ from assets.stamps import Facts, experiment_facts, json_fact, table
 from domain.maths.statistics import Estimate
 from domain.service.evaluate import EvaluationReport
 from domain.service.platform import Platform
+from domain.service.ungraded import nothing_graded
 
 
 def evaluation_facts(platform: Platform, report: EvaluationReport) -> Facts:
@@ -20,10 +21,11 @@ def evaluation_facts(platform: Platform, report: EvaluationReport) -> Facts:
     facts: Facts = {
         **experiment_facts(report.experiment),
         **mean_facts(report.mean),
-        "headline": "withheld: too much is ungraded" if report.headline is None else spoken(report.mean),
+        "headline": _headline(report),
         "task_set": str(spec.task_set),
         **{f"n_{outcome}": n for outcome, n in report.outcomes.items()},
         "n_tampered": report.n_tampered,
+        "ungraded_by_reason": _reasons(report.ungraded),
         "n_prompt_tokens": report.n_prompt_tokens,
         "n_sampled_tokens": report.n_sampled_tokens,
         "box_wall_s": round(report.sandbox_s, 3),
@@ -42,6 +44,16 @@ def evaluation_facts(platform: Platform, report: EvaluationReport) -> Facts:
     if spec.source is not None:
         facts["source"] = spec.source
     return facts
+
+
+def _headline(report: EvaluationReport) -> str:
+    if report.nothing_graded:
+        return nothing_graded(report.ungraded)
+    return "withheld: too much is ungraded" if report.headline is None else spoken(report.mean)
+
+
+def _reasons(reasons: Mapping[str, int]) -> dg.TableMetadataValue:
+    return table({"reason": "string", "trials": "int"}, list(reasons.items()))
 
 
 def _by_k(estimates: Mapping[int, Estimate], prefix: str) -> dg.TableMetadataValue:

@@ -63,7 +63,7 @@ def list_runs(limit: options.Limit = 50, *, as_json: options.Json = False) -> No
 def show(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
     """Show an experiment: state, units, counts, checkpoints.
 
-    JSON: {experiment, units, n_trials_planned, outcomes, assessed, mean, n_scored, checkpoints}.
+    JSON: {experiment, units, n_trials_planned, outcomes, assessed, ungraded, mean, n_scored, checkpoints}.
     """
     from domain.service import inspection
 

@@ -40,8 +40,20 @@ def trials(
     numbers = frozenset({"reward", "calls", "sampled tokens", "wall"})
     columns = ("trial", "attempt", "task", "outcome", "reward", "calls", "sampled tokens", "wall")
     terminal.show_table(columns, [_row(trial, assessment) for trial, assessment in found[:limit]], right=numbers)
+    _ungraded([assessment for _, assessment in found if assessment is not None])
     if len(found) > limit:
         terminal.note(f"[dim]{len(found) - limit} more: --limit {len(found)}[/]")
+
+
+def _ungraded(assessments: "list[Assessment]") -> None:
+    """Say why trials have no reward, and that none has."""
+    from domain.service.ungraded import NOTHING_GRADED, ungraded_reasons
+
+    reasons = ungraded_reasons(assessments)
+    for reason, count in reasons.items():
+        terminal.say(f"[yellow]ungraded[/] {count} x {formats.plain(reason)}")
+    if reasons and sum(reasons.values()) == len(assessments):
+        terminal.say(f"[bold red]{NOTHING_GRADED}[/]")
 
 
 def _row(trial: "TrialRecord", assessment: "Assessment | None") -> tuple[str, ...]:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from domain.service.inspection import ExperimentView
 
 
+_REASONS = 5
+"""Reasons of ungraded trials that are shown, the most frequent ones; JSON has all."""
+
+
 def accepted(found: "Accepted") -> None:
     """Show what acceptance returned and what to do next."""
     experiment = found.experiment
@@ -44,6 +48,8 @@ def experiments(found: "Sequence[Experiment]") -> None:
 
 def experiment(view: "ExperimentView") -> None:
     """Show one experiment."""
+    from domain.service.ungraded import NOTHING_GRADED
+
     item, plan = view.experiment, view.experiment.spec.plan
     done = sum(view.outcomes.values())
     terminal.say(f"[bold]{item.experiment_id}[/]  {item.spec.kind.value}  {formats.state(item.state.value)}")
@@ -56,7 +62,12 @@ def experiment(view: "ExperimentView") -> None:
         ("trials", f"{done} of {view.n_trials_planned}: {formats.counts(view.outcomes)}"),
         ("assessed", formats.counts(view.assessed)),
     ]
-    if view.mean is not None:
+    rows += [("ungraded", f"{count} x {formats.plain(reason)}") for reason, count in view.ungraded.items()][:_REASONS]
+    if view.ungraded and not view.n_scored:
+        rows.append(
+            ("result", f"[bold red]{NOTHING_GRADED}[/]  [dim]read why: synth run trials {item.experiment_id}[/]")
+        )
+    elif view.mean is not None:
         over = f"over {view.mean.n_tasks} tasks, {view.mean.n_attempts} scored attempts"
         rows.append(("mean reward", f"{formats.estimate(view.mean)}  [dim]{over}, {view.mean.method}[/]"))
     if item.spec.source is not None:

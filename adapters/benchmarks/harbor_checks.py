@@ -1,5 +1,6 @@
 """What is wrong with a task's files, and what its configuration asks for that nothing here realises."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import PurePosixPath
@@ -13,6 +14,7 @@ from domain.records.task import Artifact, VerifierMode
 _BOM = b"\xef\xbb\xbf"
 _CONVENTION = Artifact(source="/logs/artifacts")
 _SCRIPTS = (".sh",)
+_COPIES_CONTEXT = re.compile(r"^\s*(COPY|ADD)\s+(--\S+\s+)*\./?\s+/tests/?\s*$", re.IGNORECASE | re.MULTILINE)
 _TEXTS = ("task.toml", "instruction.md", "Dockerfile", ".harborignore")
 
 
@@ -111,12 +113,26 @@ def _readable(file: TaskFile) -> bool:
 
 
 def _tests(maker: RecordMaker, step: StepTable | None, ignored: tuple[str, ...]) -> Iterator[str]:
+    """A verifier's image may bring the script itself; an image that takes it from here, or a box without it, cannot."""
     own = [] if step is None else [f"steps/{step.name}/tests/test.sh"]
     candidates = [*own, "tests/test.sh"]
-    if any(path in maker.files for path in candidates) or maker.verifier_place(step).bundles_tests:
+    if any(path in maker.files for path in candidates):
         return
-    excluded = [path for path in candidates if path in ignored]
-    yield f"{candidates[0]}: {'excluded by .harborignore' if excluded else 'missing'}"
+    why = "excluded by .harborignore" if any(path in ignored for path in candidates) else "missing"
+    place = maker.verifier_place(step)
+    if not place.bundles_tests:
+        yield f"{candidates[0]}: {why}"
+    elif maker.host_runnable:
+        yield f"{candidates[0]}: {why}, and host_runnable: a box without the verifier's image has no other tests"
+    elif place.environment is not None and _takes_script_from_context(maker, place.environment.context):
+        yield f"{place.environment.context}/test.sh: {why}, and the Dockerfile beside it makes none"
+
+
+def _takes_script_from_context(maker: RecordMaker, context: str) -> bool:
+    """Say whether an image copies its whole context to /tests and names no test script that it has from elsewhere."""
+    dockerfile = maker.files.get(f"{context}/Dockerfile")
+    text = "" if dockerfile is None else dockerfile.content.decode(errors="replace")
+    return _COPIES_CONTEXT.search(text) is not None and "test.sh" not in text
 
 
 def _undeclared_steps(config: HarborTask, files: Mapping[str, TaskFile]) -> Iterator[str]:

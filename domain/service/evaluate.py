@@ -21,6 +21,7 @@ from domain.records.model import Checkpoint, Update, UpdateState
 from domain.records.task import TaskEntry
 from domain.service.platform import Platform
 from domain.service.task_pages import entries_of
+from domain.service.ungraded import ungraded_reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,13 @@ class EvaluationReport:
     n_prompt_tokens: int
     n_sampled_tokens: int
     sandbox_s: float
+    ungraded: dict[str, int] = field(default_factory=dict[str, int])
+    """Assessments without a reward by reason, the most frequent first."""
+
+    @property
+    def nothing_graded(self) -> bool:
+        """Whether not one trial has a reward: there is no number here, however the run ended."""
+        return self.mean.coverage.n_scored + self.mean.coverage.n_fail_closed == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,7 @@ class _Tally:
     sources: list[str] = field(default_factory=list[str])
     scores: list[TaskScores] = field(default_factory=list[TaskScores])
     outcomes: Counter[str] = field(default_factory=Counter[str])
+    ungraded: Counter[str] = field(default_factory=Counter[str])
     n_planned: int = 0
     n_tampered: int = 0
     n_prompt_tokens: int = 0
@@ -101,6 +110,7 @@ class _Tally:
         self.sources.append(source)
         self.scores += scores_by_task(manifest.trials, assessments)
         self.outcomes.update(trial.outcome.value for trial in manifest.trials)
+        self.ungraded.update(ungraded_reasons(panel.assessments))
         self.n_planned += manifest.n_planned
         self.n_tampered += sum(assessment.tampered for assessment in panel.assessments)
         self.n_prompt_tokens += sum(trial.usage.n_prompt_tokens for trial in manifest.trials)
@@ -132,6 +142,7 @@ def _report(experiment: Experiment, entries: Mapping[str, TaskEntry], tally: _Ta
         n_prompt_tokens=tally.n_prompt_tokens,
         n_sampled_tokens=tally.n_sampled_tokens,
         sandbox_s=tally.sandbox_s,
+        ungraded=dict(tally.ungraded.most_common()),
     )
 
 

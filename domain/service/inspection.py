@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from domain.errors import NotFoundError
 from domain.ledger_ports import Transaction
@@ -13,6 +13,7 @@ from domain.records.model import Checkpoint
 from domain.records.trial import Interaction, TrialRecord
 from domain.service.evaluate import evaluation
 from domain.service.platform import Platform
+from domain.service.ungraded import ungraded_reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,8 @@ class ExperimentView:
     """Counting trials by outcome."""
     assessed: Mapping[str, int]
     """Canonical assessments by outcome."""
+    ungraded: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Canonical assessments without a reward by reason, the most frequent first."""
     mean: Estimate | None
     """Mean of task means over finished units, with its interval; None for trainings, whose policy changes on the way,
     and before the first unit has ended."""
@@ -80,6 +83,7 @@ def show(platform: Platform, experiment_id: str) -> ExperimentView:
         n_trials_planned=planned,
         outcomes=dict(Counter(trial.outcome.value for trial in trials)),
         assessed=dict(Counter(item.outcome.value for item in assessments)),
+        ungraded=ungraded_reasons(assessments),
         mean=_mean(platform, experiment),
         n_scored=sum(item.outcome is not AssessmentOutcome.UNGRADED for item in assessments),
         checkpoints=checkpoints,

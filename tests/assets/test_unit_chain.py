@@ -170,24 +170,28 @@ def test_shards_are_units_of_one_report(graph: Graph) -> None:
 
 
 def test_ungraded_is_never_zero(graph: Graph, tmp_path: Path) -> None:
-    """A verifier that cannot run leaves the mean undefined and the headline withheld."""
+    """A verifier that gives nothing leaves the mean undefined; report and last event say so, and why."""
     write_task(tmp_path / "broken", "x1", test="exit 3\n")
     publish_task_set(graph.platform, parse_reference("team/broken@v1", field="test"), str(tmp_path / "broken"))
-    accept(
-        graph.platform,
-        Submission(
-            kind=ExperimentKind.EVALUATION,
-            task_set="team/broken@v1",
-            actor=Profile(name="actor", engine="nop"),
-            plan=Plan(sandbox="memory"),
-        ),
+    submission = Submission(
+        kind=ExperimentKind.EVALUATION,
+        task_set="team/broken@v1",
+        actor=Profile(name="actor", engine="nop"),
+        plan=Plan(sandbox="memory"),
     )
+    experiment = accept(graph.platform, submission).experiment
     _, report = graph.drain(dispatcher)
     numbers = metadata_of(report)["evaluations"]
     assert numbers["mean"].startswith("undefined: nothing is scored")
-    assert numbers["headline"] == "withheld: too much is ungraded"
+    reason = "the verifier wrote no reward file"
+    said = f"no trial was graded: 1 x {reason}"
+    assert numbers["headline"] == said
     assert (numbers["n_scored"], numbers["n_ungraded"]) == (0, 1)
     assert "mean_reward" not in numbers
+    assert [row.data for row in numbers["ungraded_by_reason"].records] == [{"reason": reason, "trials": 1}]
+    with graph.platform.ledger.snapshot() as tx:
+        last = tx.events.after(experiment.experiment_id, 0, 100)[-1]
+    assert (last.kind, last.body["detail"]) == ("experiment.succeeded", said)
 
 
 def test_a_regrade_stands_beside_the_canonical_assessment(graph: Graph) -> None:

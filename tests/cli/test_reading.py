@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from cli.connection import platform
+from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.service.dispatch import conclude_evaluation, dispatch
+from domain.service.ungraded import nothing_graded, ungraded_reasons
 from domain.service.units import Stage, run_unit
-from tests.cli.synth import Synth
+from tests.cli.synth import Synth, write_json, write_tasks
 
 START = ("run", "start", "--dataset", "team/evaluation@v1", "--actor", "@agent.json", "--plan", "@eval-plan.json")
 STAGES = frozenset({Stage.TRIALS, Stage.ASSESSMENTS, Stage.QUALIFIED_GROUPS})
@@ -23,12 +25,17 @@ def _note(_what: str, _done: int, _total: int) -> None:
 @pytest.fixture
 def evaluated(published: Synth) -> tuple[Synth, str]:
     """Return the command and an evaluation of three tasks x two attempts that has ended."""
-    experiment = published.json(*START)["experiment"]["experiment_id"]
+    return published, _evaluate(published)
+
+
+def _evaluate(synth: Synth) -> str:
+    """Run the evaluation of ``START`` as its worker would; returns its id."""
+    experiment: str = synth.json(*START)["experiment"]["experiment_id"]
     opened = platform()
     for launch in dispatch(opened).launches:
         asyncio.run(run_unit(opened, launch.unit, "test", STAGES, _note))
     conclude_evaluation(opened, experiment, succeeded=True)
-    return published, experiment
+    return experiment
 
 
 def test_show_counts_what_happened(evaluated: tuple[Synth, str]) -> None:
@@ -43,6 +50,42 @@ def test_show_counts_what_happened(evaluated: tuple[Synth, str]) -> None:
     assert "6 of 6" in shown
     assert "0.500 [" in shown
     assert "over 3 tasks, 6 scored attempts" in shown
+
+
+def test_a_run_that_graded_nothing_says_so_and_why(synth: Synth, tmp_path: Path) -> None:
+    """Its trials succeeded and nobody has a reward: reasons with counts, and no number anywhere."""
+    directory = write_tasks(tmp_path / "tasks", {"a-one": "1", "a-two": "1"})
+    for task in directory.iterdir():
+        (task / "tests" / "test.sh").write_text("true\n")
+    synth.ok("task-set", "publish", str(directory), "team/evaluation@v1")
+    write_json(Path("agent.json"), {"name": "nop", "engine": "nop"})
+    write_json(Path("eval-plan.json"), {"attempts": 2, "sandbox": "memory"})
+    experiment = _evaluate(synth)
+    reason = "the verifier wrote no reward file"
+    view = synth.json("run", "show", experiment)
+    assert (view["assessed"], view["ungraded"], view["n_scored"]) == ({"ungraded": 4}, {reason: 4}, 0)
+    for command in ("show", "trials"):
+        shown = synth.ok("run", command, experiment).out
+        assert f"4 x {reason}" in shown
+        assert "no trial was graded" in shown
+        assert "mean reward" not in shown
+
+
+def test_reasons_are_counted_whatever_trial_they_name() -> None:
+    """The ids in a reason are of one trial; what is wrong is the same."""
+    found = [
+        Assessment(
+            trial_id=f"{number}",
+            assessor="verifier:0",
+            outcome=AssessmentOutcome.UNGRADED,
+            reason=f"verifier of trial 01k{number}: no such image" + "!" * 200 * (number == 3),
+        )
+        for number in range(4)
+    ]
+    long, short = sorted(ungraded_reasons(found).items(), key=lambda item: item[1])
+    assert short == ("no such image", 3)
+    assert (long[1], len(long[0])) == (1, 160)
+    assert nothing_graded({"no such image": 3}) == "no trial was graded: 3 x no such image"
 
 
 def test_trials_are_listed_and_filtered(evaluated: tuple[Synth, str]) -> None:

@@ -113,7 +113,7 @@ def test_verifier_images(tmp_path: Path) -> None:
     """A Dockerfile among the tests, or an image of the verifier's own, brings the tests itself."""
     built, _ = read(write(tmp_path / "a", MINIMAL, {**PLAIN, "tests/Dockerfile": "FROM y\n"}))
     named = MINIMAL + '[verifier.environment]\ndocker_image = "v"\ncpus = 2\nnetwork_mode = "public"\n'
-    image, _ = read(write(tmp_path / "b", named, {"instruction.md": "Do it.\n"}))
+    image, _ = read(write(tmp_path / "b", named, PLAIN))
     assert built.bundles_tests
     assert built.verifier_environment is not None
     assert (built.verifier_environment.context, built.verifier_environment.dockerfile) == ("tests", True)
@@ -121,6 +121,50 @@ def test_verifier_images(tmp_path: Path) -> None:
     assert image.verifier_environment is not None
     assert (image.verifier_environment.docker_image, image.verifier_environment.cpus) == ("v", 2.0)
     assert image.verifier_network == NetworkPolicy(mode=NetworkMode.PUBLIC)
+
+
+IMAGED = '[task]\nname = "t/one"\n[environment]\ndocker_image = "a"\n'
+COPIES = "FROM y\nCOPY . /tests/\n"
+BROUGHT: dict[str, tuple[str, dict[str, str | bytes]]] = {
+    "an image of its own": (IMAGED + '[verifier.environment]\ndocker_image = "v"\n', {}),
+    "an image that has them": (IMAGED, {"tests/Dockerfile": "FROM y\nCOPY data /data\n"}),
+    "an image that makes the script": (IMAGED, {"tests/Dockerfile": COPIES + "RUN mv /tests/run.sh /tests/test.sh\n"}),
+    "an image of the steps": (
+        IMAGED + '[verifier.environment]\ndocker_image = "v"\n[[steps]]\nname = "one"\n',
+        {"steps/one/instruction.md": "x"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("toml", "files"), BROUGHT.values(), ids=BROUGHT.keys())
+def test_a_verifiers_image_may_bring_the_script(tmp_path: Path, toml: str, files: dict[str, str | bytes]) -> None:
+    """The format lets ``tests/test.sh`` be absent there; nobody but the image could say that it is missing."""
+    task = write(tmp_path / "task", toml, {"instruction.md": "Do it.\n", **files})
+    ((found, _),) = HarborTaskSource().read(str(task), host_runnable=False)
+    assert found.bundles_tests
+
+
+UNTESTED: dict[str, tuple[str, dict[str, str | bytes]]] = {
+    "tests/test.sh: missing": (IMAGED, {}),
+    "tests/test.sh: missing, and the Dockerfile beside it makes none": (IMAGED, {"tests/Dockerfile": COPIES}),
+    "tests/test.sh: missing, and host_runnable": (MINIMAL, {"tests/Dockerfile": "FROM y\n"}),
+    "steps/one/tests/test.sh: missing": (IMAGED + '[[steps]]\nname = "one"\n', {"steps/one/instruction.md": "x"}),
+    "steps/one/tests/test.sh: missing, and the Dockerfile": (
+        IMAGED + '[[steps]]\nname = "one"\n',
+        {"steps/one/instruction.md": "x", "steps/one/tests/Dockerfile": COPIES},
+    ),
+}
+
+
+@pytest.mark.parametrize(("named", "case"), UNTESTED.items(), ids=UNTESTED.keys())
+def test_a_task_that_nothing_could_grade_is_refused(
+    tmp_path: Path, named: str, case: tuple[str, dict[str, str | bytes]]
+) -> None:
+    """Without a script, and without an image that could bring one, every trial would be ungraded."""
+    toml, files = case
+    task = write(tmp_path / "task", toml, {"instruction.md": "Do it.\n", **files})
+    with pytest.raises(TaskError, match=re.escape(named)):
+        HarborTaskSource().read(str(task), host_runnable=False)
 
 
 WRONG_FILES: dict[str, dict[str, str | bytes]] = {
