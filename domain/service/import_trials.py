@@ -22,6 +22,7 @@ from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
 from domain.service.accept import Accepted, admit_unit, derived_id, sortable_id
 from domain.service.import_records import Encode, RecordMaker
 from domain.service.platform import Platform
+from domain.service.task_pages import entries_of
 
 _MOST_PROBLEMS = 10
 _UNCOUNTED = {TrialOutcome.INFRA_ERROR, TrialOutcome.CANCELLED}
@@ -131,9 +132,9 @@ def _placed(
         ConfigurationError: naming each trial whose task is not in the set.
     """
     platform = importer.platform
-    entries = {entry.name: entry for entry in task_set.tasks}
     taken = {trial.task_name for trial in trials}
-    order = [entry.name for entry in task_set.tasks if entry.name in taken]
+    entries = {entry.name: entry for entry in entries_of(platform.records, task_set) if entry.name in taken}
+    order = {name: position for position, name in enumerate(entries)}
     known: dict[str, tuple[Task, frozenset[str]]] = {}
     numbers: dict[str, int] = {}
     problems: list[str] = []
@@ -149,9 +150,7 @@ def _placed(
         task, digests = known[name]
         problems += _strangers(trial, task, digests)
         numbers[name] = numbers.get(name, -1) + 1
-        found.append(
-            _Placed(trial=trial, entry=entries[name], task=task, group=order.index(name), attempt=numbers[name])
-        )
+        found.append(_Placed(trial=trial, entry=entries[name], task=task, group=order[name], attempt=numbers[name]))
     if problems:
         more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
         raise ConfigurationError(

@@ -8,8 +8,10 @@ from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.demand import shaped, trial_demand
 from domain.lifecycle.group import assess
 from domain.lifecycle.lease import LEASE_TTL_S, hold
-from domain.ports import Progress
-from domain.records.assessment import Assessment
+from domain.lifecycle.steps import is_verified_inside
+from domain.lifecycle.trial_context import TAMPERED
+from domain.ports import Progress, Verifier
+from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.canonical import digest_of
 from domain.records.experiment import Experiment, ExperimentKind, ExperimentState, Lease, UnitState
 from domain.records.manifest import AssessmentManifest, TrialManifest
@@ -102,6 +104,7 @@ async def _assess_all(
 ) -> list[Assessment]:
     with platform.ledger.snapshot() as tx:
         task_set, _ = tx.catalog.task_set(regrade.spec.task_set)
+        is_imported = tx.experiments.get(regrade.spec.source or "").spec.kind is ExperimentKind.IMPORTED
     entries = entries_with(platform.records, task_set, {trial.task_digest for trial in manifest.trials})
     tasks = {
         digest: shaped(platform.records.load(Task, entry.record), regrade.spec.plan)
@@ -114,10 +117,25 @@ async def _assess_all(
     async def one(trial: TrialRecord) -> Assessment:
         nonlocal done
         async with admission.place(demands[trial.task_digest]):
-            found = await assess(verifier, tasks[trial.task_digest], trial, fence=lease.fence)
+            found = _unknown(verifier, tasks[trial.task_digest], trial) if is_imported else None
+            found = found or await assess(verifier, tasks[trial.task_digest], trial, fence=lease.fence)
         done += 1
         progress("trial", done, len(manifest.trials))
         return found
 
     async with admission_of(platform, regrade, lease) as admission:
         return await all_or_cancel([one(trial) for trial in manifest.trials])
+
+
+def _unknown(verifier: Verifier, task: Task, trial: TrialRecord) -> Assessment | None:
+    """Return the verdict on an imported trial whose job did not keep what the verifier would look at."""
+    if trial.outputs is not None or trial.missing_artifacts or is_verified_inside(task):
+        return None
+    if not trial.outcome.is_assessable() or trial.detail.startswith(TAMPERED):
+        return None
+    return Assessment(
+        trial_id=trial.trial_id,
+        assessor=verifier.identity(task),
+        outcome=AssessmentOutcome.UNGRADED,
+        reason="the imported job did not keep what the verifier would look at",
+    )

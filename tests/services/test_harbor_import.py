@@ -4,21 +4,26 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from adapters.benchmarks.harbor_job import read_job, task_digests
-from adapters.evidence_codec import encode_trial
+from adapters.benchmarks.harbor_trajectory import interactions, read_trajectories
+from adapters.evidence_codec import decode_trial, encode_trial
+from adapters.reports.atif import trajectory
+from adapters.reports.conversation import turns_of
 from adapters.reports.harbor_layout import Finished, HarborJob, trial_name
 from cli.reporting import assessed_trials
 from domain.errors import ConfigurationError
-from domain.records.assessment import Assessment
+from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.experiment import ExperimentKind
+from domain.records.manifest import AssessmentManifest, TrialManifest
 from domain.records.names import parse_reference
 from domain.records.profile import Plan, Profile
+from domain.records.trial import Purpose
 from domain.service.accept import Accepted, Submission, accept
 from domain.service.dispatch import conclude_evaluation, dispatch
 from domain.service.evaluate import evaluation
@@ -30,6 +35,8 @@ from domain.service.regrade import accept_regrade, regrade_unit
 from domain.service.samples import request_fresh_sample
 from domain.service.units import Stage, run_unit
 from tests.fakes.platform import make_platform
+from tests.services.harbor_tool import run_job
+from tests.services.test_harbor_layout import CALLS
 
 REFERENCE = parse_reference("team/job@v1", field="test")
 GRADE = "cat /app/out > /logs/verifier/reward.txt\n"
@@ -287,3 +294,69 @@ async def test_imported_trials_never_run_here(bench: Bench) -> None:
         await run_unit(bench.platform, unit, "worker", SCORED, silent)
     with pytest.raises(ConfigurationError, match="were imported"):
         request_fresh_sample(bench.platform, unit)
+
+
+def rows(platform: Platform, experiment_id: str) -> dict[str, tuple[str, str, float | None]]:
+    """Return (outcome, verdict, reward) of every trial, by task, those that do not count included."""
+    with platform.ledger.snapshot() as tx:
+        refs = [tx.units.manifest(f"{experiment_id}.s000", kind) for kind in ("trials", "assessments")]
+    assert refs[0] is not None
+    assert refs[1] is not None
+    trials = platform.records.load(TrialManifest, refs[0]).trials
+    panel = {item.trial_id: item for item in platform.records.load(AssessmentManifest, refs[1]).assessments}
+    found = {trial.task_name: (trial, panel[trial.trial_id]) for trial in trials}
+    return {name: (trial.outcome.value, item.outcome.value, item.reward) for name, (trial, item) in found.items()}
+
+
+@pytest.mark.timeout(1200)
+async def test_jobs_that_harbor_ran_have_our_outcomes(bench: Bench, tmp_path: Path) -> None:
+    """Oracle and nop of Harbor 0.26: its wrong scores are not ours, and a regrade says what can be said."""
+    oracle, nop = (bench.take(run_job(tmp_path / "tasks", tmp_path / "jobs", agent)) for agent in ("oracle", "nop"))
+    assert rows(bench.platform, oracle.experiment.experiment_id) == {
+        "t/sep": ("completed", "scored", 1.0),
+        "t/shared": ("completed", "scored", 0.5),
+        "t/none": ("completed", "ungraded", None),
+        "t/slow": ("agent_timeout", "scored", 1.0),
+        "t/steps": ("completed", "scored", 0.75),
+        "t/setup": ("infra_error", "ungraded", None),  # Harbor: 1.0
+        "t/gated": ("completed", "scored", 0.5),  # Harbor: 1.0
+    }
+    found = rows(bench.platform, nop.experiment.experiment_id)
+    assert found["t/sep"] == ("completed", "ungraded", None)  # Harbor cannot say whether the file was there
+    assert found["t/shared"] == ("completed", "ungraded", None)
+    assert show(bench.platform, nop.experiment.experiment_id).outcomes == {"completed": 7}
+    regrade = accept_regrade(bench.platform, oracle.experiment.experiment_id).experiment.experiment_id
+    unit = f"{oracle.experiment.experiment_id}.s000"
+    _, manifest = await regrade_unit(bench.platform, regrade, unit, "worker", silent)
+    rewards = sorted(item.reward for item in manifest.assessments if item.reward is not None)
+    assert rewards == [0.5, 0.5, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.timeout(1200)
+async def test_a_regrade_of_what_the_job_did_not_keep_is_ungraded(tmp_path: Path) -> None:
+    """Harbor keeps no working directory of a task without artifacts; nothing there is no zero."""
+    platform = make_platform(tmp_path / "home")
+    write_task(tmp_path / "tasks", "plain", SEPARATE, {"solution/solve.sh": "touch /logs/artifacts/x\n"})
+    publish_task_set(platform, REFERENCE, str(tmp_path / "tasks"))
+    bench = Bench(platform=platform, jobs=tmp_path / "jobs")
+    imported = bench.take(run_job(tmp_path / "tasks", tmp_path / "jobs", "oracle")).experiment.experiment_id
+    regrade = accept_regrade(platform, imported).experiment.experiment_id
+    _, manifest = await regrade_unit(platform, regrade, f"{imported}.s000", "worker", silent)
+    (found,) = manifest.assessments
+    assert (found.outcome, found.reward) == (AssessmentOutcome.UNGRADED, None)
+    assert "did not keep" in found.reason
+
+
+async def test_a_transcript_comes_back(tmp_path: Path) -> None:
+    """Turns, ids and log-probabilities; marked so that no training takes them."""
+    found = tuple(
+        replace(call, request=call.request if number != 1 else {**call.request, "system": ""})
+        for number, call in enumerate(CALLS)
+    )
+    path = tmp_path / "trajectory.json"
+    path.write_text(json.dumps(trajectory(found, agent="mini", version="0", model="base-1")))
+    read = interactions(read_trajectories([(path, "t")]), "trial-1")
+    assert turns_of(read) == turns_of(found)
+    assert [call.sampled_ids for call in read] == [call.sampled_ids for call in found]
+    assert {call.purpose for call in read} == {Purpose.OTHER}
+    assert decode_trial(encode_trial("trial-1", read)) == read

@@ -19,7 +19,7 @@ from domain.records.profile import Plan, Profile
 from domain.records.trial import Interaction, Purpose, StepRecord, StopReason, TrialOutcome, TrialRecord
 from tests.contracts.verifying import make_task, make_trial
 from tests.fakes.store import MemoryStore
-from tests.services.harbor_lint import PYTHON, find_python, install
+from tests.services.harbor_tool import require_harbor, viewer
 
 SPEC = ExperimentSpec(
     kind=ExperimentKind.EVALUATION,
@@ -197,13 +197,9 @@ def test_logs_outputs_and_missing_artifacts_are_files(tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 def test_harbors_models_read_it_and_agree_on_what_counts(tmp_path: Path) -> None:
     """Scored trials are valid there, ungraded and lost ones are not, and Harbor's own counts are the written ones."""
-    python = find_python()
-    if python is None:
-        if os.environ.get("CI"):  # noqa: TID251 - says whether a missing part may be skipped
-            pytest.fail(f"needs Python {PYTHON}")
-        pytest.skip(f"needs Python {PYTHON}")
+    program = require_harbor()
     write_job(tmp_path, trials(), MemoryStore())
-    command = (str(install(python).parent / "python"), "-c", _READER, str(tmp_path))
+    command = (str(program.parent / "python"), "-c", _READER, str(tmp_path))
     done = subprocess.run(
         command,
         capture_output=True,
@@ -222,3 +218,30 @@ def test_harbors_models_read_it_and_agree_on_what_counts(tmp_path: Path) -> None
         "t/6": True,
     }
     assert found["ours"] == found["theirs"]
+
+
+@pytest.mark.timeout(1200)
+def test_harbors_viewer_shows_it(tmp_path: Path) -> None:
+    """The job and every trial are listed by its API; a trial has its result, trajectory, tests' words and files."""
+    store = MemoryStore()
+    first, *others = trials()
+    logs = store.put(pack_files({"test-stdout.txt": b"checked"}))
+    assert first.assessment is not None
+    first = replace(
+        first,
+        assessment=replace(first.assessment, logs=logs),
+        trial=replace(first.trial, outputs=store.put(pack_files({"app/a": b"1"}))),
+    )
+    write_job(tmp_path / "jobs" / "evl-1", [first, *others], store)
+    name = trial_name(first.trial)
+    with viewer(tmp_path / "jobs") as client:
+        (job,) = client.get("/api/jobs").json()["items"]
+        assert (job["name"], job["n_total_trials"], job["n_completed_trials"]) == ("evl-1", 6, 6)
+        listed = client.get("/api/jobs/evl-1/trials").json()["items"]
+        assert {item["name"] for item in listed} == {trial_name(item.trial) for item in trials()}
+        base = f"/api/jobs/evl-1/trials/{name}"
+        assert client.get(base).json()["verifier_result"]["rewards"] == {"reward": 1.0, "style": 0.5}
+        shown = client.get(f"{base}/trajectory").json()
+        assert [step["source"] for step in shown["steps"]] == ["system", "user", "agent", "agent"]
+        assert client.get(f"{base}/verifier-output").json()["stdout"] == "checked"
+        assert "app/a" in client.get(f"{base}/files").text
