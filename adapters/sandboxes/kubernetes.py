@@ -117,9 +117,9 @@ class KubernetesSandbox:
         box = KubernetesBox(link, api, watch, spec, await make(api, watch, self._cluster, spec))
         try:
             await box.furnish()
-            if spec.model_access and "proxy" not in link.probes:
+            if spec.model_access and not link.has_reached_proxy:
                 await check_proxy(link, box.name)
-                link.probes["proxy"] = asyncio.create_task(asyncio.sleep(0))
+                link.has_reached_proxy = True
         except BaseException:
             await asyncio.shield(box.destroy())
             raise
@@ -144,7 +144,7 @@ class KubernetesSandbox:
                 return False
             return note.owner_ended_there(await _pod(api, note.owner_pod, owners))
 
-        return await sweep(api, is_over, OURS)
+        return await sweep(api, is_over, OURS, now_ms)
 
 
 async def _pod(api: Api, name: str, known: dict[str, Any]) -> Any:

@@ -33,6 +33,7 @@ _CONNECTIONS = 1024
 """A running command of each box holds one."""
 _SUBPROTOCOL = "v4.channel.k8s.io"
 _HEARTBEAT_S = 30.0
+_CLOSE_S = 2.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -192,6 +193,7 @@ class Api:
         query = [("container", "box"), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
         query += [("command", part) for part in argv]
         url = self._url(self.path("pods", pod) + "/exec", query)
+        bounds: Any = aiohttp.ClientWSTimeout
         deadline_s, pause_s = time.monotonic() + _PATIENCE_S, _PAUSE_S
         while True:
             try:
@@ -201,6 +203,7 @@ class Api:
                     protocols=(_SUBPROTOCOL,),
                     max_msg_size=0,
                     heartbeat=_HEARTBEAT_S,
+                    timeout=bounds(ws_close=_CLOSE_S),
                 )
                 break
             except aiohttp.WSServerHandshakeError as error:

@@ -27,7 +27,7 @@ from domain.ports import BoxSpec, BoxStats, Command, CommandResult
 
 _MB = 1 << 20
 _COPY_S = 600.0
-_REMOVE_S = 20.0
+_REMOVE_S = 12.0
 _PROBE_S = 60.0
 _DOWNLOAD_MB = 2048
 """Bound on one download when the box's disk is not limited."""
@@ -215,7 +215,7 @@ class KubernetesBox:
         first, self._commands.is_removed = not self._commands.is_removed, True
         if first:
             with suppress(TimeoutError, SandboxError):
-                await self._link.loop.call(self._remove())
+                await to_the_end(self._link.loop.call(self._remove()))
 
     async def _remove(self) -> None:
         async with asyncio.timeout(_REMOVE_S):

@@ -106,9 +106,7 @@ class PodCommands:
         line = output.last_line(mark)
         if line.startswith("no-"):
             why = "the image has no such user" if line == "no-user" else "nothing in the image can change to that user"
-            raise SandboxError(
-                f"the command was not started: {why}", hint="see adapters/sandboxes/PODS.md, users in pods"
-            )
+            raise SandboxError(f"the command was not started: {why}", hint="see sandboxes/PODS.md")
         fields = dict(_FIELD.findall(line))
         exit_code: int | None = None
         limit: str | None = None

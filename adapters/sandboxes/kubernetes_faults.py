@@ -154,9 +154,7 @@ _ANSWERS: Mapping[int, tuple[_Row, ...]] = {
             hint="an image whose user is root needs level 'baseline'; in a 'restricted' namespace set "
             "SYNTH_KUBERNETES_USER to a user id that is not 0",
         ),
-        _Row(
-            says=("",), kind=AccessRefusedError, hint="adapters/sandboxes/PODS.md lists what the service account needs"
-        ),
+        _Row(says=("",), kind=AccessRefusedError, hint="sandboxes/PODS.md lists the rights that are needed"),
     ),
     401: (_Row(says=("",), kind=AccessRefusedError, hint="renew the credentials of the kubeconfig"),),
     400: (_Row(says=("",), kind=RequestRefusedError, hint="the API's words say what"),),

@@ -20,6 +20,7 @@ class Link:
         self.loop = Loop("synth-kubernetes")
         self.probes: dict[str, asyncio.Task[Any]] = {}
         """By name, what was found out about the cluster or is being found out: once for a process."""
+        self.has_reached_proxy = False
         self._opening: asyncio.Lock | None = None
         self._opened: tuple[Api, Watch] | None = None
 

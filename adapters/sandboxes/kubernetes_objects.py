@@ -1,5 +1,6 @@
 """Objects of the API as they come: JSON in which any part may be left out."""
 
+import datetime as dt
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -36,6 +37,15 @@ def uid_of(thing: Json) -> str:
 def is_ending(thing: Json) -> bool:
     """Say whether somebody has asked for an object's end."""
     return bool(section(thing, "metadata").get("deletionTimestamp"))
+
+
+def ending_since_ms(thing: Json, otherwise_ms: int) -> int:
+    """Return when an object is to be gone, in milliseconds since 1970; ``otherwise_ms`` when nobody wants that."""
+    written = str(section(thing, "metadata").get("deletionTimestamp") or "")
+    try:
+        return int(dt.datetime.fromisoformat(written).timestamp() * 1000)
+    except ValueError:
+        return otherwise_ms
 
 
 def phase_of(pod: Json) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from adapters.sandboxes.kubernetes_api import Api
@@ -20,14 +20,17 @@ from adapters.sandboxes.kubernetes_faults import (
 )
 from adapters.sandboxes.kubernetes_labels import Note
 from adapters.sandboxes.kubernetes_manifest import pod, policy
-from adapters.sandboxes.kubernetes_objects import Json, is_ending, name_of, states, uid_of
+from adapters.sandboxes.kubernetes_objects import Json, ending_since_ms, is_ending, name_of, states, uid_of
 from adapters.sandboxes.kubernetes_watch import Watch
 from domain.errors import SandboxError
 from domain.ports import BoxSpec
 
+IsOver = Callable[[Note], Awaitable[bool]]
+
 GRACE_S = 1
 _UNSEEN_S = 15.0
 _GONE_S = 20.0
+_STUCK_MS = 60_000
 _ABSENT, _CONFLICT = 404, 409
 
 
@@ -68,11 +71,11 @@ async def _post(api: Api, kind: str, body: dict[str, Any], spec: BoxSpec) -> Jso
     raise NameTakenError(f"box {spec.box_id}: its name is still taken", hint="try again")
 
 
-def _deletion(thing: Json) -> dict[str, Any]:
+def _deletion(thing: Json, grace_s: int = GRACE_S) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
-        "gracePeriodSeconds": GRACE_S,
+        "gracePeriodSeconds": grace_s,
         "preconditions": {"uid": uid_of(thing)},
     }
 
@@ -149,32 +152,39 @@ async def _discard(api: Api, watch: Watch, name: str) -> None:
         return  # the janitor knows it by its label
 
 
-async def sweep(api: Api, is_over: Callable[[Note], Any], selector: str) -> tuple[str, ...]:
+async def sweep(api: Api, is_over: IsOver, selector: str, now_ms: int) -> tuple[str, ...]:
     """End the boxes whose note ``is_over``, with policies and secrets; returns their ids.
+
+    A pod that was to end and does not, since its node is lost, is taken out of the API without its node.
 
     Args:
         api: where.
         is_over: says of a note whether its box is to end; awaited.
         selector: label selector of what is looked at.
+        now_ms: for pods that should be gone.
     """
     pods, _ = await api.pages("pods", selector)
     ended: dict[str, str] = {}
     living: set[str] = set()
     for thing in pods:
         note, name = Note.read(thing), name_of(thing)
-        if note is not None and await is_over(note):
-            await api.ask("DELETE", api.path("pods", name), _deletion(thing), absent=(_ABSENT, _CONFLICT))
+        is_stuck = now_ms - ending_since_ms(thing, now_ms) > _STUCK_MS
+        if note is not None and (is_stuck or await is_over(note)):
+            options = _deletion(thing, 0 if is_stuck else GRACE_S)
+            await api.ask("DELETE", api.path("pods", name), options, absent=(_ABSENT, _CONFLICT))
             ended[name] = note.box_id
         else:
             living.add(name)
-    for name in ended:
-        await _until_absent(api, "pods", name)
+    gone = await asyncio.gather(*(_until_absent(api, "pods", name) for name in ended), return_exceptions=True)
+    living |= {name for name, error in zip(ended, gone, strict=True) if error is not None}
     for kind in ("networkpolicies", "secrets"):
         await _sweep_kind(api, kind, is_over, selector, living)
     return tuple(sorted(ended.values()))
 
 
-async def _sweep_kind(api: Api, kind: str, is_over: Callable[[Note], Any], selector: str, living: set[str]) -> None:
+async def _sweep_kind(
+    api: Api, kind: str, is_over: Callable[[Note], Awaitable[bool]], selector: str, living: set[str]
+) -> None:
     """End what belonged to boxes that are over."""
     try:
         things, _ = await api.pages(kind, selector)

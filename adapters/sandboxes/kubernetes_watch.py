@@ -14,7 +14,7 @@ from typing import Any
 from adapters.sandboxes.kubernetes_api import Api
 from adapters.sandboxes.kubernetes_faults import VersionExpiredError
 from adapters.sandboxes.kubernetes_objects import Json, name_of, section
-from domain.errors import SandboxError
+from domain.errors import SandboxError, boundary
 
 _WATCH_S = 240
 """How long the server keeps one watch open; a silence longer than that is a broken connection."""
@@ -75,19 +75,23 @@ class Watch:
         pause_s, version = _PAUSE_S, ""
         while True:
             try:
-                version = version or await self._list()
-                async for event in self._api.lines(self._api.path("pods"), self._query(version), _WATCH_S + 30.0):
-                    version = await self._take(event, version)
-                    pause_s = _PAUSE_S
-                    if not version:
-                        break
-                self.trouble = ""
+                with boundary(SandboxError, "watch of pods"):
+                    version = await self._follow(version or await self._list())
+                self.trouble, pause_s = "", _PAUSE_S
             except SandboxError as error:
                 self.trouble = error.message
                 version = ""
                 if not isinstance(error, VersionExpiredError):
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _follow(self, version: str) -> str:
+        """Take what one watch says; returns the version to go on from, empty when there must be a new listing."""
+        async for event in self._api.lines(self._api.path("pods"), self._query(version), _WATCH_S + 30.0):
+            version = await self._take(event, version)
+            if not version:
+                break
+        return version
 
     def _query(self, version: str) -> dict[str, str]:
         return {

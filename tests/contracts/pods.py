@@ -1,6 +1,7 @@
-"""A cluster for tests of Kubernetes boxes: the one that SYNTH_TEST_KUBECONFIG names, else the tests' own double."""
+"""A cluster for tests of Kubernetes boxes: the one that SYNTH_TEST_KUBECONFIG or KUBECONFIG names."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,10 @@ from adapters.sandboxes.kubernetes_exec import Output, new_mark, run
 from adapters.sandboxes.kubernetes_link import link_to
 from domain.errors import SandboxError
 from domain.ports import Box
+from resources.kubernetes_settings import read_cluster
 
+_SHARE = 0.05
+"""Requests are small, so that twenty boxes fit on two cores."""
 _LIST = """
 for p in /proc/[0-9]*; do
   line=; { read -r line <"$p/cmdline"; } 2>/dev/null
@@ -20,11 +24,12 @@ done
 
 
 def named_cluster() -> Cluster:
-    """Return the cluster; without one the test is skipped, and fails in CI."""
-    named = os.environ.get("SYNTH_TEST_KUBECONFIG")  # noqa: TID251 - a test's own setting
+    """Return the cluster, as SYNTH_KUBERNETES_* describe it; without one the test is skipped, and fails in CI."""
+    variables = dict(os.environ)  # noqa: TID251 - a test's own settings
+    named = variables.get("SYNTH_TEST_KUBECONFIG") or variables.get("KUBECONFIG")
     if not named:
-        pytest.skip("SYNTH_TEST_KUBECONFIG names no cluster")
-    return Cluster(kubeconfig=named, request_share=0.05)
+        pytest.skip("neither SYNTH_TEST_KUBECONFIG nor KUBECONFIG names a cluster")
+    return replace(read_cluster(variables), kubeconfig=named, request_share=_SHARE)
 
 
 def image_with_python() -> str:

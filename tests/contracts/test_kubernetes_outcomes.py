@@ -237,7 +237,7 @@ async def test_a_sweep_takes_policies_and_secrets_along_and_nothing_else(tmp_pat
         async def is_over(note: Note) -> bool:
             return note.deadline_ms < FAR_MS
 
-        assert await sweep(api, is_over, OURS) == (over.box_id,)
+        assert await sweep(api, is_over, OURS, 0) == (over.box_id,)
         assert set(server.things["pods"]) == {object_name(live.box_id), "foreign"}
         assert set(server.things["networkpolicies"]) == {object_name(live.box_id)}
         assert set(server.things["secrets"]) == {"foreign"}
@@ -258,3 +258,20 @@ def test_an_owner_is_looked_for_where_it_was() -> None:
     assert in_pod.owner_ended_there({**same, "metadata": {"name": "run", "uid": "another"}})
     assert in_pod.owner_ended_there({**same, "status": {"phase": "Failed"}})
     assert Note(**asdict(in_pod)) == in_pod
+
+
+async def test_a_pod_that_its_node_does_not_end_is_taken_out_of_the_api(tmp_path: Path) -> None:
+    """Its end was asked for long ago, and only the node's word is missing."""
+    async with bench(tmp_path) as (server, api, _, cluster):
+        stuck, ending = spec(), spec()
+        for each, since in ((stuck, "2026-01-01T00:00:00Z"), (ending, "2026-01-01T00:00:50Z")):
+            await api.ask("POST", api.path("pods"), pod(each, cluster, 0))
+            server.things["pods"][object_name(each.box_id)]["metadata"]["deletionTimestamp"] = since
+
+        async def is_over(note: Note) -> bool:
+            del note
+            return False
+
+        asked_ms = 1_767_225_600_000 + 70_000
+        assert await sweep(api, is_over, OURS, asked_ms) == (stuck.box_id,)
+        assert set(server.things["pods"]) == {object_name(ending.box_id)}

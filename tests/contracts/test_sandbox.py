@@ -259,7 +259,10 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(program
     mark = f"9{uuid.uuid4().int % 10**8}.5"
     box = await programs.sandbox.create(spec())
     running = asyncio.create_task(shell(box, f"sleep {mark}"))
-    await asyncio.sleep(0.3)
+    for _ in range(100):
+        if await programs.living(box, mark):
+            break
+        await asyncio.sleep(0.1)
     assert await programs.living(box, mark)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -30,16 +30,19 @@ class ScriptedApi:
         self.namespace_labels: dict[str, str] = {}
         self.asked: list[str] = []
         """Method and kind of each request."""
-        self.events: list[Thing] = []
+        self._told: list[tuple[int, Thing]] = []
         self.watches: list[asyncio.Queue[Thing | None]] = []
         self._numbers = itertools.count(1)
         self._sockets: list[tuple[str, web.WebSocketResponse]] = []
 
     def tell(self, kind: str, thing: Thing) -> None:
         """Send an event to every watch."""
-        thing["metadata"]["resourceVersion"] = str(next(self._numbers))
+        version = next(self._numbers)
+        thing["metadata"]["resourceVersion"] = str(version)
+        event: Thing = json.loads(json.dumps({"type": kind, "object": thing}))
+        self._told.append((version, event))
         for queue in self.watches:
-            queue.put_nowait(json.loads(json.dumps({"type": kind, "object": thing})))
+            queue.put_nowait(event)
 
     def set_status(self, name: str, status: Thing) -> None:
         """Give a pod a status, as its node or its scheduler does."""
@@ -118,6 +121,9 @@ class ScriptedApi:
         response = web.StreamResponse()
         await response.prepare(request)
         queue: asyncio.Queue[Thing | None] = asyncio.Queue()
+        for version, event in self._told:
+            if version > int(request.query["resourceVersion"]):
+                queue.put_nowait(event)
         self.watches.append(queue)
         try:
             while (event := await queue.get()) is not None:
