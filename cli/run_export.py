@@ -12,6 +12,7 @@ from cli.reporting import assessed_trials
 
 if TYPE_CHECKING:
     from adapters.reports.atif import Document
+    from domain.records.experiment import Experiment
     from domain.records.trial import Interaction, TrialRecord
     from domain.service.platform import Platform
 
@@ -39,9 +40,10 @@ def export(
     directory = out / experiment
     if directory.exists():
         raise ConflictError(f"{directory} exists", hint="name another directory, or remove it")
-    job = HarborJob(experiment=found, profile=profile, store=opened.store)
     results: list[Document] = []
     trials = assessed_trials(opened, experiment)
+    digests = _harbor_digests(opened, found, {trial.task_digest for trial, _ in trials})
+    job = HarborJob(experiment=found, profile=profile, store=opened.store, harbor_digests=digests)
     with terminal.bars(shown=not as_json) as progress:
         for number, (trial, assessment) in enumerate(trials, start=1):
             finished = Finished(trial=trial, assessment=assessment, interactions=_interactions(opened, trial))
@@ -54,6 +56,21 @@ def export(
         terminal.emit({"path": str(directory), "n_trials": len(trials)})
     else:
         terminal.say(f"Wrote {len(trials)} trials to [bold]{directory}[/]; harbor view {out} shows them")
+
+
+def _harbor_digests(opened: "Platform", experiment: "Experiment", tasks: set[str]) -> dict[str, str]:
+    """Return Harbor's digest of each task by ours, where it can be told."""
+    from adapters.benchmarks.harbor_job import task_digests
+    from domain.records.task import Task
+    from domain.service.task_pages import entries_with
+
+    with opened.ledger.snapshot() as tx:
+        task_set, _ = tx.catalog.task_set(experiment.spec.task_set)
+    found: dict[str, str] = {}
+    for digest, entry in entries_with(opened.records, task_set, tasks).items():
+        archive = opened.store.get(opened.records.load(Task, entry.record).archive)
+        found.update((digest, known) for known in task_digests(archive))
+    return found
 
 
 def _interactions(opened: "Platform", trial: "TrialRecord") -> "tuple[Interaction, ...]":

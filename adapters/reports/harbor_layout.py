@@ -8,7 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from adapters.reports.atif import Document, stamp, trajectory
@@ -47,6 +47,8 @@ class HarborJob:
     experiment: Experiment
     profile: Profile
     store: Store
+    harbor_digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Our digest of a task -> Harbor's, where it is known; a lock without it would be a lie, so there is none then."""
 
     @property
     def dataset(self) -> str:
@@ -54,7 +56,7 @@ class HarborJob:
         return str(self.experiment.spec.task_set)
 
     def job_files(self, results: Sequence[Document]) -> dict[str, bytes]:
-        """Return the files at the top of the job: ``config.json`` and ``result.json``."""
+        """Return the files at the top of the job: configuration, result, log, and a lock where every trial has one."""
         spec = self.experiment.spec
         config: Document = {
             "schema_version": 1,
@@ -74,7 +76,19 @@ class HarborJob:
             "n_total_trials": len(results),
             "stats": self._stats(results),
         }
-        return {"config.json": _json(config), "result.json": _json(result)}
+        files = {"config.json": _json(config), "result.json": _json(result), "job.log": _log(results)}
+        locks: list[Json] = [lock for lock in map(self._lock, results) if lock is not None]
+        if len(locks) < len(results):
+            return files
+        lock: Document = {
+            "schema_version": 3,
+            "created_at": stamp(self.experiment.created_ms),
+            "harbor": {},
+            "n_concurrent_trials": spec.plan.concurrency,
+            "retry": {"max_retries": 0},
+            "trials": locks,
+        }
+        return {**files, "lock.json": _json(lock)}
 
     def trial_files(self, finished: Finished) -> tuple[Document, dict[str, bytes]]:
         """Return a trial's ``result.json`` as a document, and all files of its directory by relative path."""
@@ -85,6 +99,8 @@ class HarborJob:
             "result.json": _json(result),
             "trial.log": f"{trial.outcome.value}: {trial.detail}\n".encode(),
         }
+        if (lock := self._lock(result)) is not None:
+            files["lock.json"] = _json(lock)
         for step in trial.steps:
             files.update(self._phase_files(f"steps/{step.name}/" if step.name else "", step, step.assessment))
         if not trial.steps:
@@ -163,6 +179,27 @@ class HarborJob:
             "step_results": [_step(step) for step in trial.steps if step.name] or None,
         }
 
+    def _lock(self, result: Document) -> Document | None:
+        """Return what pins a trial. Source: Harbor 0.26 ``models/job/lock.py``."""
+        digest = self.harbor_digests.get(str(result["task_checksum"]))
+        if digest is None:
+            return None
+        config = cast_document(result["config"])
+        task: Document = {
+            "name": result["task_name"],
+            "type": "local",
+            "digest": f"sha256:{digest}",
+            "source": self.dataset,
+            "path": cast_document(config["task"])["path"],
+        }
+        return {
+            "schema_version": 2,
+            "task": task,
+            "agent": config["agent"],
+            "environment": {},
+            "verifier": {"environment_mode": result["verifier_environment_mode"]},
+        }
+
     def _agent(self) -> Document:
         policy = self.experiment.spec.policy
         return {"name": self.profile.engine, "model_name": None if policy is None else policy.name}
@@ -183,6 +220,16 @@ class HarborJob:
             "n_cancelled_trials": n_cancelled,
             "evals": made,
         }
+
+
+def _log(results: Sequence[Document]) -> bytes:
+    lines = [f"{result['finished_at']} Trial {result['trial_name']}: {_ending(result)}\n" for result in results]
+    return "".join(lines).encode()
+
+
+def _ending(result: Document) -> str:
+    error = cast_document(result["exception_info"])
+    return f"{error['exception_type']}: {error['exception_message']}" if error else "finished"
 
 
 def _eval_stats(results: Sequence[Document]) -> Document:

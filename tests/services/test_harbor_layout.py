@@ -39,6 +39,7 @@ import sys
 from pathlib import Path
 
 from harbor.models.job.config import JobConfig
+from harbor.models.job.lock import JobLock, TrialLock
 from harbor.models.job.result import JobResult, JobStats
 from harbor.models.trajectories import Trajectory
 from harbor.models.trial.config import TrialConfig
@@ -46,10 +47,12 @@ from harbor.models.trial.result import TrialResult
 
 job = Path(sys.argv[1])
 JobConfig.model_validate_json((job / "config.json").read_text())
+lock = JobLock.model_validate_json((job / "lock.json").read_text())
 found = JobResult.model_validate_json((job / "result.json").read_text())
 trials = []
 for directory in sorted(path for path in job.iterdir() if path.is_dir()):
     TrialConfig.model_validate_json((directory / "config.json").read_text())
+    assert TrialLock.model_validate_json((directory / "lock.json").read_text()) in lock.trials
     trials.append(TrialResult.model_validate_json((directory / "result.json").read_text()))
     for path in directory.rglob("trajectory.json"):
         Trajectory.model_validate_json(path.read_text())
@@ -150,7 +153,12 @@ def trials() -> list[Finished]:
 
 def write_job(directory: Path, finished: list[Finished], store: MemoryStore) -> None:
     """Write a job directory."""
-    job = HarborJob(experiment=EXPERIMENT, profile=Profile(name="p", engine="mini"), store=store)
+    job = HarborJob(
+        experiment=EXPERIMENT,
+        profile=Profile(name="p", engine="mini"),
+        store=store,
+        harbor_digests={item.trial.task_digest: "0" * 64 for item in finished},
+    )
     results: list[Document] = []
     for item in finished:
         result, files = job.trial_files(item)
