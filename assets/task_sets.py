@@ -8,12 +8,12 @@ from pydantic import Field
 
 from assets.partitions import TASK_SETS
 from assets.stamps import OWNERS, Facts, Materialized, materialized, table
-from assets.vetting import CHECKS, Vetting, vet
 from domain.records.names import Reference, parse_reference
 from domain.records.task import TaskSet
 from domain.service.platform import Platform
 from domain.service.publish import publish_task_set
 from domain.service.task_pages import entries_of
+from domain.service.vetting import CHECKS, WARNINGS, Vetting, vet
 from resources.synth import SynthResource
 
 
@@ -30,7 +30,6 @@ class TaskSetConfig(dg.Config):
 
 _LISTED = 128
 """Tasks that the metadata of a set lists, the first ones."""
-_WARNINGS = {"images_are_pinned"}
 
 
 @dg.asset(
@@ -55,7 +54,7 @@ def task_sets(context: dg.AssetExecutionContext, config: TaskSetConfig, synth: S
             dg.AssetCheckResult(
                 passed=not vetting.wrong[name],
                 check_name=name,
-                severity=dg.AssetCheckSeverity.WARN if name in _WARNINGS else dg.AssetCheckSeverity.ERROR,
+                severity=dg.AssetCheckSeverity.WARN if name in WARNINGS else dg.AssetCheckSeverity.ERROR,
                 metadata={"n_tasks_checked": vetting.n_tasks, "wrong": vetting.wrong[name][:20]},
             )
             for name in CHECKS

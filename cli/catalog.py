@@ -42,6 +42,7 @@ def publish_task_set(
         terminal.emit(found)
     else:
         terminal.say(f"Published [bold]{found.reference}[/]: {found.n_tasks} tasks, digest {found.digest[:12]}")
+        terminal.note(f"[dim]try its solutions, and nothing: {terminal.command()} task-set check {found.reference}[/]")
 
 
 @task_sets.command("import-swe", epilog=options.example("synth task-set import-swe rows.jsonl tasks/swe"))

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli import agent, capacity, catalog, demo, run, service, terminal, train
+from cli import agent, capacity, catalog, demo, run, service, task_check, terminal, train
 from cli.connection import use_home
 from domain.errors import ConfigurationError, SynthError
 
@@ -26,6 +26,7 @@ app.add_typer(run.app, name="run")
 app.add_typer(train.app, name="train")
 app.add_typer(agent.app, name="agent")
 app.add_typer(catalog.task_sets, name="task-set")
+task_check.register(catalog.task_sets)
 app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")
 service.register(app)

@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.vetting import CHECKS
 from domain.records.model import BasePolicy
 from domain.records.names import parse_reference
 from domain.service.publish import publish_task_set
+from domain.service.vetting import CHECKS
 from sensors.catalog import catalog
 from tests.assets.graph import Graph, checks_of, metadata_of
 from tests.fakes.platform import write_task

@@ -9,6 +9,7 @@ from domain.lifecycle.group import assess
 from domain.lifecycle.preflight import leaks, unpinned_images
 from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
+from domain.ports import Progress
 from domain.records.archive import paths
 from domain.records.assessment import Assessment
 from domain.records.canonical import digest_of
@@ -30,7 +31,9 @@ CHECKS = {
     "lint": "Tasks have an instruction, a solution and tests, and the sandbox can realise what they ask for.",
 }
 """Check -> what it says."""
-_NEEDED = ("solution/solve.sh", "tests/test.sh")
+WARNINGS = frozenset({"images_are_pinned"})
+"""Checks whose failure leaves a task usable."""
+_SOLUTION, _TESTS = "solution/solve.sh", "tests/test.sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +43,20 @@ class Vetting:
     n_tasks: int
     wrong: dict[str, list[str]]
 
+    @property
+    def passed(self) -> bool:
+        """Whether no check but a warning found anything."""
+        return not any(lines for check, lines in self.wrong.items() if check not in WARNINGS)
 
-async def vet(platform: Platform, task_set: TaskSet, sandbox: str, most: int, *, holder: str) -> Vetting:
-    """Try ``most`` tasks (0: all), spread over the set.
+
+def _quietly(_what: str, _done: int, _total: int) -> None:
+    """Report to nobody."""
+
+
+async def vet(
+    platform: Platform, task_set: TaskSet, sandbox: str, most: int, *, holder: str, progress: Progress = _quietly
+) -> Vetting:
+    """Try ``most`` tasks (0: all), spread over the set; ``progress`` is told of tasks that are done.
 
     Raises:
         NotFoundError: no such sandbox.
@@ -58,6 +72,7 @@ async def vet(platform: Platform, task_set: TaskSet, sandbox: str, most: int, *,
         ):
             for check, line in found:
                 wrong[check].append(line)
+        progress("tasks checked", min(first + _AT_ONCE, len(entries)), len(entries))
     return Vetting(n_tasks=len(entries), wrong=wrong)
 
 
@@ -65,8 +80,11 @@ def _missing(task: Task, files: frozenset[str]) -> list[str]:
     """Return what vetting needs and the task has not; a step may have the shared files instead of its own."""
     places = [f"steps/{step.name}/" for step in task.steps] or [""]
     problems = [f"{place}instruction.md is missing" for place in places if f"{place}instruction.md" not in files]
+    # A verifier's image may bring the tests; what of them must be among the files is settled when they are published.
+    bundled = {f"steps/{step.name}/": step.bundles_tests for step in task.steps} or {"": task.bundles_tests}
     for place in places:
-        problems += [f"{place}{name} is missing" for name in _NEEDED if not {name, f"{place}{name}"} & files]
+        needed = (_SOLUTION,) if bundled[place] else (_SOLUTION, _TESTS)
+        problems += [f"{place}{name} is missing" for name in needed if not {name, f"{place}{name}"} & files]
     return problems
 
 
