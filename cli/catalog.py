@@ -62,6 +62,44 @@ def import_swe(
         terminal.say(f"Wrote {len(found)} tasks into [bold]{directory}[/]; next: synth task-set publish")
 
 
+@task_sets.command(
+    "build", epilog=options.example("synth task-set build tasks team/evaluation@v2 --push registry.example/team")
+)
+def build_task_set(
+    directory: Annotated[Path, typer.Argument(help="One task, or a directory of tasks; it is not changed.")],
+    reference: Reference,
+    *,
+    push: Annotated[str, typer.Option(metavar="REGISTRY/PATH", help="Where images go, each under its task's name.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the tasks with their pinned images in this new directory.")
+    ] = None,
+    limit_s: Annotated[float, typer.Option(min=1, help="Seconds for each image to be built, and to be pushed.")] = 1800,
+    as_json: options.Json = False,
+) -> None:
+    """Build the Dockerfiles of tasks, push the images, and publish the tasks with the images' digests.
+
+    For sandboxes that cannot build, such as Kubernetes. Needs the Docker engine of this machine (SYNTH_DOCKER_HOST),
+    logged in to the registry. JSON: {task_set, images}.
+    """
+    import tempfile
+
+    from cli.connection import settings
+    from domain.records.names import parse_reference
+    from domain.service.publish import publish_task_set as publish
+    from resources.wiring import pin_images
+
+    named = parse_reference(reference, field="reference")
+    with tempfile.TemporaryDirectory() as scratch, terminal.bars(shown=not as_json) as progress:
+        target = out or Path(scratch) / "tasks"
+        images = pin_images(settings(), directory, target, push, limit_s, progress)
+        found = publish(platform(), named, str(target))
+    if as_json:
+        terminal.emit({"task_set": found, "images": images})
+        return
+    terminal.show_table(("built from", "image"), sorted(images.items()))
+    terminal.say(f"Published [bold]{found.reference}[/]: {found.n_tasks} tasks, {len(images)} images pinned")
+
+
 @task_sets.command("list", epilog=options.example("synth task-set list"))
 def list_task_sets(*, as_json: options.Json = False) -> None:
     """List published task sets, oldest first. JSON: {task_sets}."""

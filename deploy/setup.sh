@@ -49,6 +49,7 @@ case "${1:-}" in
     if [ "$(id -u)" -eq 0 ]; then # only root can start an engine for the tests; others skip them
       need docker.io /usr/sbin/dockerd /usr/bin/dockerd
       need tini /usr/bin/docker-init /sbin/docker-init /usr/libexec/docker/docker-init /usr/bin/tini
+      need docker-registry docker-registry
       need debootstrap /usr/sbin/debootstrap
       need iptables /usr/sbin/iptables
     fi

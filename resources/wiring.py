@@ -141,6 +141,29 @@ class Bases:
         return family_of_base(base, self.store)
 
 
+def pin_images(
+    settings: Settings, directory: Path, out: Path, prefix: str, limit_s: float, progress: Progress
+) -> dict[str, str]:
+    """Copy tasks to ``out`` with their Dockerfiles built, pushed below ``prefix`` and named by digest.
+
+    Raises:
+        TaskError: a task cannot be read, or has no single image.
+        SandboxError: an image cannot be built or pushed.
+    """
+    from adapters.benchmarks.pinned_images import pin_images as pin
+    from adapters.sandboxes.docker_engine import Engine as DockerEngine
+    from domain.records.canonical import digest_bytes
+
+    engine = DockerEngine(settings.docker_url, DirectoryStore(settings.store))
+
+    def publish(context: bytes, name: str) -> str:
+        tag = f"synth-task:{digest_bytes(context)[:32]}"
+        engine.build(tag, lambda: context, limit_s)
+        return engine.push(tag, name, limit_s)
+
+    return pin(directory, out, prefix, publish, progress)
+
+
 async def run_model_process(settings: Settings, on_ready: Callable[[int], None]) -> None:
     """Serve sampler, trainer and proxy until SIGTERM. It needs no base policy: versions are loaded when asked for.
 

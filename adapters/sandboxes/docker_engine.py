@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -169,20 +169,32 @@ class Engine:
         return image
 
     def _built(self, spec: BoxSpec) -> Image:
+        tag, context = self._tag(spec)
+        try:
+            return self.build(tag, lambda: context or self._context(spec), spec.environment.build_timeout_s)
+        except SandboxError as error:
+            raise SandboxError(
+                f"{spec.environment.context}/Dockerfile of box {spec.box_id}: {error.message}"
+            ) from error
+
+    def build(self, tag: str, context: Callable[[], bytes], limit_s: float) -> Image:
+        """Return the image of a tag, built from the tar of its context unless it is here.
+
+        Raises:
+            SandboxError: it cannot be built within the time.
+        """
         from docker.errors import DockerException
         from urllib3.exceptions import HTTPError
 
-        tag, context = self._tag(spec)
         with self._lock:
             building = self._building[tag]
         with building:
             if (image := self._found(tag)) is not None:
                 return image
-            limit_s = spec.environment.build_timeout_s
             try:
                 with self._builds:
                     answers = self.api.build(
-                        fileobj=io.BytesIO(context or self._context(spec)),
+                        fileobj=io.BytesIO(context()),
                         custom_context=True,
                         tag=tag,
                         rm=True,
@@ -192,11 +204,32 @@ class Engine:
                         labels={"synth.image": tag},
                     )
                     _follow(answers, limit_s, "build")
-            except (DockerException, HTTPError, OSError, SandboxError) as error:
-                raise SandboxError(f"{spec.environment.context}/Dockerfile of box {spec.box_id}: {error}") from error
+            except (DockerException, HTTPError, OSError) as error:
+                raise SandboxError(str(error)) from error
             if (image := self._found(tag)) is None:
-                raise SandboxError(f"box {spec.box_id}: the engine has built {tag} and does not know it")
+                raise SandboxError(f"the engine has built {tag} and does not know it")
             return image
+
+    def push(self, tag: str, name: str, limit_s: float) -> str:
+        """Push a built image under ``registry/path:tag``; returns it as ``registry/path@sha256:...``.
+
+        Raises:
+            SandboxError: the registry does not take it within the time.
+        """
+        from docker.errors import DockerException
+        from urllib3.exceptions import HTTPError
+
+        repository, _, label = name.rpartition(":")
+        digests: list[str] = []
+        try:
+            self.api.tag(tag, repository, label, force=True)
+            answers = self.api.push(repository, tag=label, stream=True, decode=True)
+            _follow(_noting(answers, digests), limit_s, f"push {name}")
+        except (DockerException, HTTPError, OSError) as error:
+            raise SandboxError(f"push {name}: {error}", hint="log in with `docker login` on this machine") from error
+        if not digests:
+            raise SandboxError(f"push {name}: the registry told no digest")
+        return f"{repository}@{digests[-1]}"
 
     def _tag(self, spec: BoxSpec) -> tuple[str, bytes]:
         """Return the tag of a task's image, and its context where that had to be read."""
@@ -279,6 +312,14 @@ def _open(url: str) -> Any:
     major, _, minor = oldest.partition(".")
     version = max(_API, (int(major), int(minor)))
     return docker.APIClient(base_url=url, version=".".join(map(str, version)), timeout=_TIMEOUT_S)
+
+
+def _noting(answers: Iterable[dict[str, Any]], digests: list[str]) -> Iterator[dict[str, Any]]:
+    """Pass the answers to a push on, and keep the digest that one of them tells."""
+    for answer in answers:
+        told: dict[str, Any] = answer.get("aux") or {}
+        digests += [str(told["Digest"])] if "Digest" in told else []
+        yield answer
 
 
 def _follow(answers: Any, limit_s: float, what: str) -> None:
