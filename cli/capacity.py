@@ -3,7 +3,7 @@
 import typer
 
 from cli import options, terminal
-from cli.connection import platform
+from cli.connection import existing_platform
 
 
 def capacity(*, as_json: options.Json = False) -> None:
@@ -13,7 +13,7 @@ def capacity(*, as_json: options.Json = False) -> None:
     """
     from domain.service.capacity import capacity as read
 
-    view = read(platform())
+    view = read(existing_platform())
     if as_json:
         terminal.emit(view)
         return

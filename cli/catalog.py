@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli import options, terminal
-from cli.connection import platform
+from cli.connection import existing_platform, platform
 
 task_sets = typer.Typer(no_args_is_help=True, help="Publish, list and show task sets.")
 profiles = typer.Typer(no_args_is_help=True, help="Publish and list agent profiles.")
@@ -103,7 +103,7 @@ def build_task_set(
 @task_sets.command("list", epilog=options.example("synth task-set list"))
 def list_task_sets(*, as_json: options.Json = False) -> None:
     """List published task sets, oldest first. JSON: {task_sets}."""
-    with platform().ledger.snapshot() as tx:
+    with existing_platform().ledger.snapshot() as tx:
         found = [tx.catalog.task_set(reference)[0] for reference in tx.catalog.task_sets()]
     if as_json:
         terminal.emit({"task_sets": found})
@@ -136,7 +136,7 @@ def show_task_set(
     from domain.records.names import parse_reference
     from domain.service.task_pages import entries_of
 
-    opened = platform()
+    opened = existing_platform()
     with opened.ledger.snapshot() as tx:
         found, _ = tx.catalog.task_set(parse_reference(reference, field="reference"))
     entries = tuple(islice(entries_of(opened.records, found), limit))
@@ -175,7 +175,7 @@ def publish_profile(
 @profiles.command("list", epilog=options.example("synth profile list"))
 def list_profiles(*, as_json: options.Json = False) -> None:
     """List published profiles, oldest first. JSON: {profiles: [{reference, digest, profile}]}."""
-    with platform().ledger.snapshot() as tx:
+    with existing_platform().ledger.snapshot() as tx:
         found = [(reference, digest, tx.catalog.profile(digest)) for reference, digest in tx.catalog.profiles()]
     if as_json:
         rows = [{"reference": reference, "digest": digest, "profile": profile} for reference, digest, profile in found]
@@ -209,7 +209,7 @@ def make_policy(
 @policies.command("list", epilog=options.example("synth policy list"))
 def list_policies(*, as_json: options.Json = False) -> None:
     """List base policies, oldest first. JSON: {policies}."""
-    with platform().ledger.snapshot() as tx:
+    with existing_platform().ledger.snapshot() as tx:
         found = tx.catalog.base_policies()
     if as_json:
         terminal.emit({"policies": found})

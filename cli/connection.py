@@ -43,3 +43,20 @@ def platform() -> "Platform":
     from resources.wiring import connect
 
     return connect(settings())
+
+
+def existing_platform() -> "Platform":
+    """Return the platform of a ``SYNTH_HOME`` that is there; for commands that only make sense where something is.
+
+    Raises:
+        ConfigurationError: nothing was ever kept there; nothing was made.
+    """
+    from domain.errors import ConfigurationError
+
+    where = settings()
+    if not where.has_state:
+        raise ConfigurationError(
+            f"no state at {where.home}",
+            hint="set SYNTH_HOME or --home to where it is; `synth up` and `synth task-set publish` begin one",
+        )
+    return platform()

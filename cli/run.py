@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cli import options, run_control, run_export, run_import, run_trials, terminal, views
-from cli.connection import platform
+from cli.connection import existing_platform
 from cli.waiting import answer
 
 app = typer.Typer(no_args_is_help=True, help="Start, follow, read and end experiments.")
@@ -35,7 +35,7 @@ def start(
     from cli.submission import submit
     from domain.records.experiment import ExperimentKind
 
-    opened = platform()
+    opened = existing_platform()
     found = submit(
         opened,
         ExperimentKind.UNSCORED if unscored else ExperimentKind.EVALUATION,
@@ -51,7 +51,7 @@ def start(
 @app.command("list", epilog=options.example("synth run list --limit 20"))
 def list_runs(limit: options.Limit = 50, *, as_json: options.Json = False) -> None:
     """List experiments, newest first. JSON: {experiments}."""
-    with platform().ledger.snapshot() as tx:
+    with existing_platform().ledger.snapshot() as tx:
         found = tx.experiments.all(limit)
     if as_json:
         terminal.emit({"experiments": found})
@@ -67,7 +67,7 @@ def show(experiment: options.ExperimentId, *, as_json: options.Json = False) -> 
     """
     from domain.service import inspection
 
-    view = inspection.show(platform(), experiment)
+    view = inspection.show(existing_platform(), experiment)
     if as_json:
         terminal.emit(view)
     else:
@@ -91,7 +91,7 @@ def events(
     from cli import watch
     from domain.service import inspection
 
-    opened = platform()
+    opened = existing_platform()
     found = watch.follow(opened, experiment, cursor) if follow else inspection.events(opened, experiment, cursor)
     for item in found:
         if as_json:
@@ -108,7 +108,7 @@ def checkpoints(experiment: options.ExperimentId, *, as_json: options.Json = Fal
     """
     from domain.service import inspection
 
-    opened = platform()
+    opened = existing_platform()
     found = inspection.show(opened, experiment).checkpoints
     if as_json:
         lineages = [inspection.checkpoint_lineage(opened, item.checkpoint_id, training_id=experiment) for item in found]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from cli import options, terminal
-from cli.connection import platform, settings
+from cli.connection import existing_platform, settings
 from cli.waiting import answer
 
 
@@ -15,7 +15,7 @@ def cancel(experiment: options.ExperimentId, *, as_json: options.Json = False) -
     from domain.service import inspection
     from domain.service.dispatch import request_cancel
 
-    opened = platform()
+    opened = existing_platform()
     request_cancel(opened, experiment)
     view = inspection.show(opened, experiment)
     if as_json:
@@ -39,7 +39,7 @@ def regrade(
     """
     from domain.service.regrade import accept_regrade
 
-    opened = platform()
+    opened = existing_platform()
     found = accept_regrade(opened, experiment, idempotency_key=idempotency_key)
     answer(opened, found, wait=wait, as_json=as_json)
 
@@ -59,7 +59,7 @@ def resolve(
     """
     from cli.resolution import resolve as settle
 
-    settle(platform(), unit, applied=applied)
+    settle(existing_platform(), unit, applied=applied)
     if as_json:
         terminal.emit({"unit": unit, "applied": applied})
     else:
@@ -77,7 +77,7 @@ def resample(
     """
     from domain.service.samples import request_fresh_sample
 
-    row = request_fresh_sample(platform(), unit)
+    row = request_fresh_sample(existing_platform(), unit)
     if as_json:
         terminal.emit({"unit": unit, "first_attempt": row.first_attempt, "generation": row.generation})
     else:
@@ -101,7 +101,7 @@ def report(
 
     directory = out or settings().home / "reports" / experiment
     with terminal.bars(shown=not as_json) as progress:
-        written = write_report(platform(), experiment, directory, n_transcripts=transcripts, progress=progress)
+        written = write_report(existing_platform(), experiment, directory, n_transcripts=transcripts, progress=progress)
     if as_json:
         terminal.emit({"experiment": experiment, "path": str(written.path), "n_transcripts": written.n_transcripts})
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import options, terminal
-from cli.connection import platform
+from cli.connection import existing_platform
 from cli.reporting import assessed_trials
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def export(
 
     if layout != "harbor":
         raise ConfigurationError(f"--format: {layout!r} is no layout", hint="write harbor")
-    opened = platform()
+    opened = existing_platform()
     with opened.ledger.snapshot() as tx:
         found = tx.experiments.get(experiment)
         profile = tx.catalog.profile(found.spec.actor_digest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import formats, options, terminal
-from cli.connection import platform
+from cli.connection import existing_platform
 from cli.reporting import assessed_trials
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def trials(
     """
     found = [
         (trial, assessment)
-        for trial, assessment in assessed_trials(platform(), experiment)
+        for trial, assessment in assessed_trials(existing_platform(), experiment)
         if (outcome is None or trial.outcome.value == outcome) and (task is None or task in trial.task_name)
     ]
     if as_json:
@@ -84,7 +84,7 @@ def transcript(
     from adapters.reports.transcript_text import transcript_text
     from domain.service import inspection
 
-    opened = platform()
+    opened = existing_platform()
     found = asyncio.run(inspection.transcript(opened, inspection.find_trial(opened, trial)))
     if html is not None:
         html.write_text(transcript_page(found), encoding="utf-8")
@@ -107,7 +107,7 @@ def artifacts(
     """
     from domain.service import inspection
 
-    opened = platform()
+    opened = existing_platform()
     if _is_experiment(identity):
         found = [trial for trial, _ in assessed_trials(opened, identity)]
     else:

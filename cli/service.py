@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import formats, options, terminal
-from cli.connection import settings
+from cli.connection import existing_platform, settings
 
 if TYPE_CHECKING:
     from cli.up import Up
@@ -43,7 +43,8 @@ def down(*, as_json: options.Json = False) -> None:
     if as_json:
         terminal.emit({"stopped": stopped})
     else:
-        terminal.say("Synth is down" if stopped else "Nothing was running")
+        where = formats.plain(str(settings().home))
+        terminal.say(f"Synth is down in {where}" if stopped else f"Nothing was running in {where}")
 
 
 def status(*, as_json: options.Json = False) -> None:
@@ -51,11 +52,10 @@ def status(*, as_json: options.Json = False) -> None:
 
     JSON: {running, ready, ui, proxy, supervisor, services, open: [{experiment_id, kind, state}]}.
     """
-    from cli.connection import platform
     from cli.up import status as look
 
     found = look(settings())
-    with platform().ledger.snapshot() as tx:
+    with existing_platform().ledger.snapshot() as tx:
         opened = tx.experiments.open()
     if as_json:
         rows = [{"experiment_id": row.experiment_id, "kind": row.spec.kind, "state": row.state} for row in opened]
@@ -70,7 +70,7 @@ def status(*, as_json: options.Json = False) -> None:
 
 def _show(found: "Up | None") -> None:
     if found is None:
-        terminal.say("Synth is down [dim](start it: synth up)[/]")
+        terminal.say(f"Synth is down in {formats.plain(str(settings().home))} [dim](start it: synth up)[/]")
         return
     terminal.say(f"Synth is {'up' if found.ready else 'starting'}: [bold]{found.ui}[/]")
     for name, identity in found.services.items():

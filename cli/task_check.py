@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import formats, options, terminal
-from cli.connection import platform
+from cli.connection import existing_platform
 
 if TYPE_CHECKING:
     from domain.service.vetting import Vetting
@@ -31,7 +31,7 @@ def check(
     from domain.records.names import parse_reference
     from domain.service.vetting import CHECKS, WARNINGS, vet
 
-    opened = platform()
+    opened = existing_platform()
     with opened.ledger.snapshot() as tx:
         task_set, _ = tx.catalog.task_set(parse_reference(reference, field="reference"))
     holder = f"task-set-check-{opened.clock.new_id()}"

@@ -3,7 +3,7 @@
 import typer
 
 from cli import options
-from cli.connection import platform
+from cli.connection import existing_platform
 from cli.waiting import answer
 
 app = typer.Typer(no_args_is_help=True, help="Start trainings; `synth run` shows them.")
@@ -38,7 +38,7 @@ def start(
     from cli.submission import submit
     from domain.records.experiment import ExperimentKind
 
-    opened = platform()
+    opened = existing_platform()
     found = submit(
         opened,
         ExperimentKind.TRAINING,

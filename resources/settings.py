@@ -19,6 +19,7 @@ _LONGEST_SOCKET_DIRECTORY = 85
 """Bytes left of the 107 of a Unix socket's path for the names below it. Source: Linux unix(7), sun_path."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory that is made in it is ours alone
 _DOCKER_URL = "unix:///var/run/docker.sock"
+_LEDGER = "ledger.db"
 _UI_HOST = "127.0.0.1"
 _UI_PORT = 3000
 _PROXY_HOST = "127.0.0.1"
@@ -123,6 +124,12 @@ class Settings:
         """Where Dagster reaches the code server."""
         return self.sockets / "code.sock"
 
+    @property
+    def has_state(self) -> bool:
+        """Whether anything was ever kept here; the ledger may be elsewhere, the store is not."""
+        mine = self.ledger_url == _ledger_in(self.home)
+        return (self.home / _LEDGER if mine else self.home).exists()
+
     def make_directories(self) -> None:
         """Create what must exist; the directories of sockets and boxes are this user's alone.
 
@@ -158,7 +165,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     boxes = environment.get("SYNTH_BOXES")
     return Settings(
         home=home,
-        ledger_url=environment.get("SYNTH_LEDGER_URL") or f"sqlite:///{home / 'ledger.db'}",
+        ledger_url=environment.get("SYNTH_LEDGER_URL") or _ledger_in(home),
         ui_host=environment.get("SYNTH_UI_HOST") or _UI_HOST,
         ui_port=_port(environment, "SYNTH_UI_PORT", _UI_PORT),
         proxy_port=_port(environment, "SYNTH_PROXY_PORT", 0),
@@ -171,6 +178,10 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
     )
+
+
+def _ledger_in(home: Path) -> str:
+    return f"sqlite:///{home / _LEDGER}"
 
 
 def environment_of(settings: Settings) -> dict[str, str]:

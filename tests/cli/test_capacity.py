@@ -41,12 +41,12 @@ def test_a_wrong_budget_is_refused_by_name(text: str, named: str) -> None:
         read_budget(text)
 
 
-def test_capacity_shows_the_budget_and_that_nothing_runs(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capacity_shows_the_budget_and_that_nothing_runs(published: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds as numbers, no bound as null."""
     monkeypatch.setenv("SYNTH_BUDGET", "trials=8 memory_mb=4096")
-    view = synth.json("capacity")
+    view = published.json("capacity")
     budgets = {item["name"]: item["budget"] for item in view["resources"]}
     assert (budgets["trials"], budgets["memory_mb"], budgets["cpus"], view["grants"]) == (8, 4096, None, [])
-    shown = synth.ok("capacity").out
+    shown = published.ok("capacity").out
     assert "memory_mb" in shown
     assert "No unit is under way" in shown

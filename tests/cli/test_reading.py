@@ -175,8 +175,45 @@ def test_an_agent_runs_once_here(published: Synth, tmp_path: Path) -> None:
     assert several.code == 2
 
 
-def test_status_without_anything_running(synth: Synth) -> None:
-    """Exit code 1, and a document that says so."""
-    answer = synth("status", "--json")
+def test_status_without_anything_running(published: Synth) -> None:
+    """Exit code 1, and a document that says so; people are told where nothing runs."""
+    answer = published("status", "--json")
     assert (answer.code, answer.json["running"], answer.json["open"]) == (1, False, [])
-    assert synth.json("down") == {"stopped": False}
+    assert published.json("down") == {"stopped": False}
+    for command in ("status", "down"):
+        assert str(published.home) in published(command).out
+
+
+LOOKING = (
+    ("run", "list"),
+    ("run", "show", "evl-x"),
+    ("run", "events", "evl-x"),
+    ("run", "checkpoints", "trn-x"),
+    ("run", "trials", "evl-x"),
+    ("run", "transcript", "01kx"),
+    ("run", "artifacts", "evl-x"),
+    ("run", "export", "evl-x", "jobs"),
+    ("run", "report", "evl-x"),
+    ("run", "cancel", "evl-x"),
+    ("run", "regrade", "evl-x"),
+    ("run", "resample", "evl-x.s000"),
+    ("run", "resolve", "trn-x.b00000", "--applied"),
+    ("task-set", "list"),
+    ("task-set", "show", "team/x@v1"),
+    ("task-set", "check", "team/x@v1"),
+    ("profile", "list"),
+    ("policy", "list"),
+    ("capacity",),
+    ("status",),
+)
+
+
+@pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
+def test_looking_makes_nothing(synth: Synth, arguments: tuple[str, ...]) -> None:
+    """In another directory than yesterday's: a name for what is wrong, not an empty table of a state made just now."""
+    answer = synth(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"no state at {synth.home}" in answer.err
+    assert "SYNTH_HOME or --home" in answer.err
+    assert not synth.home.exists()
+    assert not list(Path.cwd().iterdir())

@@ -110,6 +110,9 @@ def test_cancelling_is_asked_once(published: Synth) -> None:
 
 def test_another_home(synth: Synth, tmp_path: Path) -> None:
     """``--home`` replaces SYNTH_HOME for one command."""
-    synth.ok("--home", str(tmp_path / "elsewhere"), "run", "list")
+    tasks = write_tasks(tmp_path / "tasks", {"a-one": "1"})
+    synth.ok("--home", str(tmp_path / "elsewhere"), "task-set", "publish", str(tasks), "team/evaluation@v1")
     assert (tmp_path / "elsewhere" / "ledger.db").exists()
     assert not synth.home.exists()
+    answer = synth("--home", str(synth.home), "task-set", "list")
+    assert (answer.code, "no state at" in answer.err) == (2, True)
