@@ -51,7 +51,7 @@ def run(
         found = asyncio.run(
             run_once(
                 platform(),
-                profile=submission.actor(profile),
+                actor=submission.actor(profile, option="profile"),
                 directory=str(task),
                 model=model,
                 sandbox=sandbox,

@@ -7,9 +7,9 @@ from domain.records.assessment import Assessment
 from domain.records.trial import TrialRecord
 
 if TYPE_CHECKING:
+    from cli.submission import Actor
     from domain.ports import Progress
     from domain.records.experiment import Experiment
-    from domain.records.profile import Profile
     from domain.records.task import TaskSet
     from domain.service.platform import Platform
 
@@ -26,7 +26,7 @@ class AgentRun:
 async def run_once(
     platform: "Platform",
     *,
-    profile: "Profile | str",
+    actor: "Actor",
     directory: str,
     model: str | None,
     sandbox: str,
@@ -44,7 +44,7 @@ async def run_once(
     from domain.service.units import Stage, run_unit
 
     task_set = _publish(platform, directory, host_runnable=host_runnable)
-    experiment, unit, holder = _admit(platform, task_set, profile, model, sandbox)
+    experiment, unit, holder = _admit(platform, task_set, actor, model, sandbox)
     done = False
     try:
         stages = frozenset({Stage.TRIALS, Stage.ASSESSMENTS, Stage.QUALIFIED_GROUPS})
@@ -79,7 +79,7 @@ def _publish(platform: "Platform", directory: str, *, host_runnable: bool) -> "T
 
 
 def _admit(
-    platform: "Platform", task_set: "TaskSet", profile: "Profile | str", model: str | None, sandbox: str
+    platform: "Platform", task_set: "TaskSet", actor: "Actor", model: str | None, sandbox: str
 ) -> "tuple[Experiment, str, str]":
     """Accept the evaluation and hold its unit in one step, so that the dispatcher leaves it to this process."""
     from domain.records.experiment import ExperimentKind
@@ -91,7 +91,8 @@ def _admit(
     submission = Submission(
         kind=ExperimentKind.EVALUATION,
         task_set=str(task_set.reference),
-        actor=profile,
+        actor=actor.profile,
+        actor_file=actor.file,
         plan=Plan(sandbox=sandbox),
         model=model,
         labels={"by": "synth agent run"},

@@ -17,14 +17,11 @@ def make(platform: "Platform", text: str, progress: "Progress") -> "BasePolicy":
         ConflictError: the name holds a policy of another recipe.
     """
     from adapters.inputs.documents import demonstrations_path, read_demonstrations, read_recipe
-    from cli.submission import file_of
-    from domain.errors import ConfigurationError
+    from cli.submission import document
     from domain.lifecycle.mini_dialogue import BASH
     from domain.service.publish import make_base_policy
 
-    path = file_of(text)
-    if path is None:
-        raise ConfigurationError(f"{text!r} is no document", hint="write @FILE, for example @examples/base-policy.json")
+    path = document(text, option="recipe", example="examples/base-policy.json")
     recipe = read_recipe(path)
     demonstrations = read_demonstrations(demonstrations_path(path, recipe))
     return asyncio.run(make_base_policy(platform, recipe, demonstrations, (BASH,), progress))

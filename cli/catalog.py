@@ -156,16 +156,17 @@ def publish_profile(
     as_json: options.Json = False,
 ) -> None:
     """Check and publish a profile under an immutable version. JSON: {reference, digest, profile}."""
+    from adapters.inputs.documents import read_profile
     from cli import submission
-    from domain.errors import ConfigurationError
     from domain.records.names import parse_reference
     from domain.service.publish import publish_profile as publish
+    from domain.service.sources import written_in
 
-    document = submission.actor(profile)
-    if isinstance(document, str):
-        raise ConfigurationError(f"{profile!r} is no document", hint="write @FILE, for example @agent.json")
+    file = submission.document(profile, option="profile", example="agent.json")
+    document = read_profile(file)
     parsed = parse_reference(reference, field="reference")
-    digest = publish(platform(), document, parsed)
+    with written_in({f"profile {document.name!r}": file}):
+        digest = publish(platform(), document, parsed)
     if as_json:
         terminal.emit({"reference": str(parsed), "digest": digest, "profile": document})
     else:

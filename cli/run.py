@@ -39,7 +39,7 @@ def start(
     found = submit(
         opened,
         ExperimentKind.UNSCORED if unscored else ExperimentKind.EVALUATION,
-        dataset=dataset,
+        dataset_text=dataset,
         actor_text=actor,
         plan_text=plan,
         model=model,

@@ -42,7 +42,7 @@ def start(
     found = submit(
         opened,
         ExperimentKind.TRAINING,
-        dataset=dataset,
+        dataset_text=dataset,
         actor_text=actor,
         plan_text=plan,
         model=model,

@@ -5,6 +5,7 @@ from math import inf, isfinite
 
 from domain.errors import ConfigurationError
 from domain.records.capacity import RESOURCES, UNBOUNDED, Capacity
+from domain.records.wording import one_of
 
 _VARIABLE = "SYNTH_BUDGET"
 _MODEL_CALLS = "model_calls"
@@ -32,7 +33,7 @@ def read_budget(text: str) -> Budget:
     for part in text.replace(",", " ").split():
         name, _, value = part.partition("=")
         if name not in {*RESOURCES, _MODEL_CALLS}:
-            hint = f"write for example trials=64 cpus=8; resources are {', '.join([*RESOURCES, _MODEL_CALLS])}"
+            hint = f"{one_of(name, [*RESOURCES, _MODEL_CALLS])}; write for example trials=64 cpus=8"
             raise ConfigurationError(f"{_VARIABLE}: no resource {name!r}", hint=hint)
         amount = _amount(name, value)
         if name == _MODEL_CALLS:

@@ -6,20 +6,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, cast
 
+from pydantic import ValidationError
+
 from adapters import codec
 from adapters.inputs.documents import (
     demonstrations_path,
+    forgotten_file,
     read_demonstrations,
     read_plan,
     read_profile,
     read_recipe,
+    reference_of_profile,
 )
+from adapters.inputs.faults import wrong_document
 from domain.errors import ConfigurationError
 from domain.records.canonical import Json
 from domain.records.chat import Demonstration
 from domain.records.experiment import ExperimentKind
 from domain.records.model import PolicyRecipe
 from domain.records.profile import Plan, Profile
+from domain.records.wording import one_of
 from domain.service.accept import Submission
 from domain.service.plan_checks import check_plan_values, check_profile
 
@@ -69,15 +75,18 @@ def submission(documents: Documents) -> Submission:
     try:
         kind = ExperimentKind(documents.kind)
     except ValueError:
-        known = ", ".join(kind.value for kind in ExperimentKind if kind not in _WITHOUT_DOCUMENTS)
-        raise ConfigurationError(f"kind: {documents.kind!r} is unknown", hint=f"write one of {known}") from None
+        known = [kind.value for kind in ExperimentKind if kind not in _WITHOUT_DOCUMENTS]
+        message = f"kind: {documents.kind!r} is unknown"
+        raise ConfigurationError(message, hint=one_of(documents.kind, known)) from None
     if kind in _WITHOUT_DOCUMENTS:
         raise ConfigurationError(f"kind: {kind.value} takes no documents", hint=_WITHOUT_DOCUMENTS[kind])
     return Submission(
         kind=kind,
         task_set=documents.dataset,
         actor=_actor(documents),
+        actor_file=_file(documents.actor),
         plan=_plan(documents),
+        plan_file=_file(documents.plan),
         model=documents.model or None,
         labels=documents.labels,
         idempotency_key=documents.idempotency_key or None,
@@ -131,14 +140,21 @@ def _actor(documents: Documents) -> Profile | str:
         raise ConfigurationError("actor: give either a reference or a profile", hint="team/agent@v1, @FILE or fields")
     if documents.profile:
         return _checked(Profile, documents.profile, "profile", check_profile)
-    return read_profile(documents.actor[1:]) if documents.actor.startswith("@") else documents.actor
+    file = _file(documents.actor)
+    return read_profile(file) if file else reference_of_profile(documents.actor, where="actor")
+
+
+def _file(text: str) -> str:
+    return text[1:] if text.startswith("@") else ""
 
 
 def _plan(documents: Documents) -> Plan:
     if not documents.plan:
         return _checked(Plan, documents.plan_values, "plan", check_plan_values)
     if documents.plan_values or not documents.plan.startswith("@"):
-        raise ConfigurationError(f"plan: {documents.plan!r}", hint="write @FILE, or the plan's fields, not both")
+        forgotten = forgotten_file(documents.plan)
+        hint = f"write @{forgotten}" if forgotten else "write @FILE, or the plan's fields, not both"
+        raise ConfigurationError(f"plan: {documents.plan!r}", hint=hint)
     return read_plan(documents.plan[1:])
 
 
@@ -154,6 +170,6 @@ def _decoded(kind: type[T], document: object, where: str) -> T:
     except ValueError as error:
         raise ConfigurationError(f"{where}: not a finite JSON value", hint="write finite numbers") from error
     except ConfigurationError as error:
-        problem = error.message.removeprefix(f"{kind.__name__}.")
-        names = ", ".join(getattr(kind, "__dataclass_fields__", {}))
-        raise ConfigurationError(f"{where}.{problem}", hint=f"fields: {names}") from error
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        raise wrong_document(kind, document, error.__cause__, where=where) from None

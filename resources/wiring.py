@@ -31,6 +31,7 @@ from domain.records.assessment import Datum
 from domain.records.chat import Demonstration, ToolSpec
 from domain.records.model import BasePolicy, PolicyRecipe
 from domain.records.task import ObjectRef
+from domain.records.wording import one_of
 from domain.service.platform import Platform
 from resources.settings import Settings, read_settings
 
@@ -117,7 +118,7 @@ def family_of_base(base: BasePolicy, store: Store) -> Family:
     families = {"qwen3": Qwen3Family}
     if base.family not in families:
         raise ConfigurationError(
-            f"base policy {base.name!r}: family: no family {base.family!r}", hint=f"known: {', '.join(families)}"
+            f"base policy {base.name!r}: family: no family {base.family!r}", hint=one_of(base.family, families)
         )
     return families[base.family].from_base(base, store)
 

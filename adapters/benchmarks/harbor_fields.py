@@ -1,13 +1,13 @@
 """Every field of ``task.toml`` by its path, and what a misspelled one was probably meant to be."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import cache
 from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from adapters.benchmarks.harbor_schema import HarborTask
+from domain.records.wording import did_you_mean
 
 
 @cache
@@ -55,8 +55,7 @@ def _hint(location: tuple[int | str, ...]) -> str:
     for part in outer:
         longer = f"{table}[]" if isinstance(part, int) else f"{table}.{part}".lstrip(".")
         table = longer if longer in tables() or f"{longer}[]" in tables() else table
-    near = get_close_matches(str(name), tables().get(table, ()), n=1)
-    if near:
-        return f" (did you mean {near[0]}?)"
+    if meant := did_you_mean(str(name), tables().get(table, ())):
+        return f" ({meant})"
     elsewhere = [path for path, names in tables().items() if name in names]
     return f" (it belongs to {' or '.join(path or 'the top' for path in elsewhere)})" if elsewhere else ""

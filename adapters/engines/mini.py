@@ -10,6 +10,7 @@ from domain.ports import Command, Launch, ModelBinding, Upload
 from domain.records.archive import pack_files
 from domain.records.profile import InstructionDelivery, Profile
 from domain.records.task import Task
+from domain.records.wording import one_of
 
 HOME = "/opt/synth"
 """Where program and configuration lie in the box."""
@@ -108,7 +109,7 @@ def _check_settings(profile: Profile) -> None:
     for name in profile.settings:
         if name not in _DEFAULTS:
             reason = f"profile {profile.name!r}: settings.{name}: unknown to mini"
-            raise ConfigurationError(reason, hint=f"known: {', '.join(_DEFAULTS)}")
+            raise ConfigurationError(reason, hint=one_of(name, _DEFAULTS))
     for name in _DEFAULTS:
         _number(profile, name)
 

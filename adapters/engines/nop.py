@@ -42,4 +42,4 @@ def refuse_unused(profile: Profile, engine: str) -> None:
     unused = {"model": profile.model, "arguments": profile.arguments, "settings": profile.settings}
     for field, value in unused.items():
         if value:
-            raise ConfigurationError(f"profile {profile.name}: {field}: engine {engine} takes none", hint="remove it")
+            raise ConfigurationError(f"profile {profile.name!r}: {field}: engine {engine} takes none", hint="remove it")

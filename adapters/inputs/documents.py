@@ -5,14 +5,19 @@ Every error is a ConfigurationError that names the file and the field: ``agent.j
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
+
+from pydantic import ValidationError
 
 from adapters import codec
+from adapters.inputs.faults import wrong_document
 from domain.errors import ConfigurationError
 from domain.records.chat import Demonstration
 from domain.records.model import PolicyRecipe
+from domain.records.names import parse_reference
 from domain.records.profile import Plan, Profile
 from domain.service.plan_checks import check_plan_values, check_profile, check_recipe
 
@@ -23,13 +28,7 @@ DEMONSTRATIONS_LIMIT_BYTES = 1 << 30
 DOCUMENT_LIMIT_BYTES = 16_000_000
 """A profile may carry files, and still nobody writes more by hand."""
 
-_PLAINER = {
-    "Unexpected keyword argument": "unknown field",
-    "Missing required keyword only argument": "missing",
-    "Field required": "missing",
-}
-"""What the validator says about fields, in the words of somebody who writes JSON."""
-
+_DIGEST = re.compile(r"[0-9a-f]{12,64}")
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
@@ -40,6 +39,36 @@ def read_profile(path: str | Path) -> Profile:
         ConfigurationError: naming the file and the field.
     """
     return _document(Profile, Path(path), check_profile)
+
+
+def reference_of_profile(text: str, *, where: str) -> str:
+    """Return the reference or digest of a kept profile as it is written.
+
+    Args:
+        text: what stands where a profile is named, without ``@``.
+        where: the option or field, for the message.
+
+    Raises:
+        ConfigurationError: it has another form; a file that is there is named.
+    """
+    if _DIGEST.fullmatch(text):
+        return text
+    try:
+        return str(parse_reference(text, field=where))
+    except ConfigurationError:
+        forgotten = forgotten_file(text)
+        hint = f"write @{forgotten}" if forgotten else "write team/name@v1 as `synth profile list` shows it, or @FILE"
+        message = f"{where}: {text!r} is neither @FILE nor a published reference"
+        raise ConfigurationError(message, hint=hint) from None
+
+
+def forgotten_file(text: str) -> str:
+    """Return the file that a text without ``@`` means: of that name, or the example of that name; empty: none."""
+    names = (text, f"{text}.json", f"examples/{text}", f"examples/{text}.json")
+    try:
+        return next((name for name in names if Path(name).is_file()), "")
+    except ValueError:  # no name of a file: it holds a NUL character
+        return ""
 
 
 def read_plan(path: str | Path) -> Plan:
@@ -144,15 +173,9 @@ def _decode(kind: type[T], where: str, text: str) -> T:
     try:
         return codec.decode(kind, text, error=ConfigurationError)
     except ConfigurationError as error:
-        problem = error.message.removeprefix(f"{kind.__name__}.")
-        for said, plainer in _PLAINER.items():
-            problem = problem.replace(said, plainer)
-        raise ConfigurationError(f"{where}: {problem}", hint=_fields_hint(kind)) from None
-
-
-def _fields_hint(kind: type[object]) -> str:
-    names = ", ".join(getattr(kind, "__dataclass_fields__", {}))
-    return f"fields of a {kind.__name__}: {names}"
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        raise wrong_document(kind, cast("object", value), error.__cause__, where=where) from None
 
 
 def _no_twice(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Published, immutable things: task sets, profiles, base policies."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Select, bindparam, insert, or_, select
@@ -11,6 +12,7 @@ from domain.records.model import BasePolicy, PolicyVersion
 from domain.records.names import Reference, parse_reference
 from domain.records.profile import Profile
 from domain.records.task import ObjectRef, TaskSet
+from domain.records.wording import did_you_mean
 
 _SETS, _PROFILES, _PUBLISHED, _POLICIES = (
     schema.task_sets,
@@ -41,6 +43,13 @@ _SERVED_POLICY = (
     select(_POLICIES.c.digest).where(_POLICIES.c.served_name == bindparam("name")).order_by(_POLICIES.c.n).limit(1)
 )
 _ALL_POLICIES = select(_POLICIES.c.record).order_by(_POLICIES.c.n)
+
+
+_WAYS = {
+    "task set": "`synth task-set list` shows what there is, `synth task-set publish DIRECTORY TEAM/NAME@vN` adds one",
+    "profile": "`synth profile list` shows what there is; a profile that is not published is written @FILE",
+    "base policy": "`synth policy list` shows what there is, `synth policy make @RECIPE` makes one",
+}
 
 
 def served_name(digest: str) -> str:
@@ -74,7 +83,7 @@ class SqlCatalog:
         """Return the set and its record in the store. Raises NotFoundError."""
         row = self._session.one(_SET, reference=str(reference))
         if row is None:
-            raise _unknown("task set", str(reference))
+            raise _unknown("task set", str(reference), [str(item) for item in self.task_sets()])
         return decoded(TaskSet, row.record), ObjectRef(digest=row.object_digest, size_bytes=row.object_bytes)
 
     def task_sets(self) -> tuple[Reference, ...]:
@@ -96,7 +105,7 @@ class SqlCatalog:
         published = self._session.one(_PUBLISHED_PROFILE, reference=key)
         row = self._session.one(_PROFILE, digest=key if published is None else published.digest)
         if row is None:
-            raise _unknown("profile", key)
+            raise _unknown("profile", key, [name for name, _ in self.profiles()])
         return decoded(Profile, row.record)
 
     def profiles(self) -> tuple[tuple[str, str], ...]:
@@ -121,7 +130,7 @@ class SqlCatalog:
         """Return by name or digest. Raises NotFoundError."""
         row = self._session.one(_POLICY, key=key)
         if row is None:
-            raise _unknown("base policy", key)
+            raise _unknown("base policy", key, [item.name for item in self.base_policies()])
         return decoded(BasePolicy, row.record)
 
     def base_policies(self) -> tuple[BasePolicy, ...]:
@@ -147,5 +156,7 @@ def base_version(session: Session, name: str) -> PolicyVersion | None:
     return None if row is None else PolicyVersion(name=name, base=row.digest)
 
 
-def _unknown(kind: str, key: str) -> NotFoundError:
-    return NotFoundError(f"{kind} {key!r} is not in the ledger", hint="check the name, or publish it first")
+def _unknown(kind: str, key: str, known: Iterable[str]) -> NotFoundError:
+    """Return the error for a name that nothing has: what was meant perhaps, and where names are seen and made."""
+    meant = did_you_mean(key, known)
+    return NotFoundError(f"{kind} {key!r} is not in the ledger", hint=f"{meant} {_WAYS[kind]}".lstrip())

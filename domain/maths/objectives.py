@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from domain.errors import ConfigurationError
+from domain.records.wording import one_of
 
 LOG_RATIO_LIMIT = 20.0
 """p - q is clamped to +-20, as exp(88) overflows float32; the reference does not clamp."""
@@ -80,7 +81,7 @@ def evaluate_loss(name: str, terms: LossTerms, settings: LossSettings | None = N
     """
     formula = _FORMULAS.get(name)
     if formula is None:
-        raise ConfigurationError(f"unknown loss {name!r}", hint=f"one of {', '.join(sorted(_FORMULAS))}")
+        raise ConfigurationError(f"unknown loss {name!r}", hint=one_of(name, sorted(_FORMULAS)))
     _refuse_bad_terms(terms)
     used = settings or (CISPO_SETTINGS if name == "cispo" else LossSettings())
     inside = terms.mask > 0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from domain.errors import AdmissionError, ConfigurationError
+from domain.errors import AdmissionError, ConfigurationError, NotFoundError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.demand import never_fits, shaped
 from domain.lifecycle.lease import LEASE_TTL_S
@@ -22,9 +22,11 @@ from domain.records.model import PolicyVersion
 from domain.records.names import parse_reference, ulid, unit_key
 from domain.records.profile import Plan, Profile
 from domain.records.task import Task, TaskSet
+from domain.records.wording import did_you_mean, one_of
 from domain.service.plan_checks import check_plan
 from domain.service.platform import Platform
-from domain.service.publish import publish_profile
+from domain.service.publish import engine_of, publish_profile
+from domain.service.sources import written_in
 
 _LONGEST_KEY = 200
 """Characters of an idempotency key."""
@@ -41,6 +43,9 @@ class Submission:
     """A profile, or the digest or reference of a kept one."""
     plan: Plan
     assessor: str = "verifier"
+    actor_file: str = ""
+    """The file of ``actor``, for messages; empty: it was written elsewhere. So ``plan_file``."""
+    plan_file: str = ""
     model: str | None = None
     """``base:NAME``, ``checkpoint:ID``; overrides the profile's."""
     source: str | None = None
@@ -73,16 +78,22 @@ def accept(platform: Platform, submission: Submission, *, holder: str | None = N
         NotFoundError: a reference does not exist.
         ConflictError: the key holds another spec.
     """
+    with written_in({"plan": submission.plan_file}):
+        return _accept(platform, submission, holder)
+
+
+def _accept(platform: Platform, submission: Submission, holder: str | None) -> Accepted:
     check_plan(submission.plan, submission.kind)
     _check_key(submission.idempotency_key)
     reference = parse_reference(submission.task_set, field="dataset")
     actor = _actor(platform, submission.actor)
-    with platform.ledger.snapshot() as tx:
-        task_set, _ = tx.catalog.task_set(reference)
-        policy = _policy(tx, platform, actor, submission)
-    _admit_tasks(platform, submission.plan, task_set, actor)
-    _check_evaluation(platform, submission.plan)
-    actor_digest = publish_profile(platform, actor)
+    with written_in({f"profile {actor.name!r}": submission.actor_file}):
+        with platform.ledger.snapshot() as tx:
+            task_set, _ = tx.catalog.task_set(reference)
+            policy = _policy(tx, platform, actor, submission)
+        _admit_tasks(platform, submission.plan, task_set, actor)
+        _check_evaluation(platform, submission.plan)
+        actor_digest = publish_profile(platform, actor)
     spec = ExperimentSpec(
         kind=submission.kind,
         task_set=reference,
@@ -169,22 +180,27 @@ def _actor(platform: Platform, actor: Profile | str) -> Profile:
 
 
 def _policy(tx: Transaction, platform: Platform, actor: Profile, submission: Submission) -> PolicyVersion | None:
-    engine = platform.engines.get(actor.engine)
-    if engine is None:
-        raise ConfigurationError(f"profile {actor.name!r}: engine: no engine {actor.engine!r}")
+    engine = engine_of(platform, actor)
     model = submission.model or actor.model
     if not engine.needs_model:
         if submission.kind is ExperimentKind.TRAINING:
+            engines = sorted(platform.engines.items())
             raise ConfigurationError(
                 f"profile {actor.name!r}: engine: {actor.engine!r} samples no model",
-                hint="use another engine",
+                hint=f"use one that does: {', '.join(name for name, each in engines if each.needs_model)}",
             )
         return None
     if model is None:
         raise ConfigurationError(
             f"profile {actor.name!r}: model: missing", hint="write base:NAME or checkpoint:ID, or pass --model"
         )
-    return resolve_model(tx, model)
+    try:
+        return resolve_model(tx, model)
+    except (ConfigurationError, NotFoundError) as error:
+        if submission.model is not None:
+            raise
+        where = f"profile {actor.name!r}: model"
+        raise type(error)(f"{where}: {error.message.removeprefix('model: ')}", hint=error.hint) from error
 
 
 def resolve_model(tx: Transaction, model: str) -> PolicyVersion:
@@ -199,14 +215,17 @@ def resolve_model(tx: Transaction, model: str) -> PolicyVersion:
         return tx.updates.policy(f"base-{tx.catalog.base_policy(name).digest[:12]}")
     if kind == "checkpoint" and name:
         return tx.updates.checkpoint(name).version
-    raise ConfigurationError(f"model: {model!r} is not a model reference", hint="write base:NAME or checkpoint:ID")
+    meant = did_you_mean(model, [f"base:{policy.name}" for policy in tx.catalog.base_policies()])
+    raise ConfigurationError(
+        f"model: {model!r} is not a model reference", hint=f"{meant} Write base:NAME or checkpoint:ID".lstrip()
+    )
 
 
 def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profile) -> None:
     sandbox = platform.sandboxes.get(plan.sandbox)
     if sandbox is None:
-        known = ", ".join(sorted(platform.sandboxes))
-        raise ConfigurationError(f"plan: sandbox: no sandbox {plan.sandbox!r}", hint=f"use one of {known}")
+        hint = one_of(plan.sandbox, sorted(platform.sandboxes))
+        raise ConfigurationError(f"plan: sandbox: no sandbox {plan.sandbox!r}", hint=hint)
     refused: list[str] = []
     n_refused = 0
     for kind in task_set.classes:

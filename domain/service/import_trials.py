@@ -19,6 +19,7 @@ from domain.records.names import Reference, unit_key
 from domain.records.profile import Plan, Profile
 from domain.records.task import ObjectRef, Task, TaskEntry, TaskSet
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
+from domain.records.wording import one_of
 from domain.service.accept import Accepted, admit_unit, derived_id, sortable_id
 from domain.service.import_records import Encode, RecordMaker
 from domain.service.platform import Platform
@@ -67,9 +68,7 @@ def import_job(importer: Importer, job: ForeignJob, reference: Reference, *, san
     with platform.ledger.snapshot() as tx:
         task_set, _ = tx.catalog.task_set(reference)
     if sandbox not in platform.sandboxes:
-        raise ConfigurationError(
-            f"--sandbox: no sandbox {sandbox!r}", hint=f"use one of {', '.join(platform.sandboxes)}"
-        )
+        raise ConfigurationError(f"--sandbox: no sandbox {sandbox!r}", hint=one_of(sandbox, sorted(platform.sandboxes)))
     trials = _of_actor(job, actor)
     placed = _placed(importer, job, trials, task_set)
     profile = Profile(name=trials[0].agent, engine=trials[0].agent, engine_version=trials[0].agent_version)
@@ -113,9 +112,7 @@ def _of_actor(job: ForeignJob, actor: str) -> list[ForeignTrial]:
     trials = [trial for trial in job.trials if not actor or actor in {_actor(trial), trial.agent}]
     chosen = sorted({_actor(trial) for trial in trials})
     if len(chosen) != 1:
-        raise ConfigurationError(
-            f"--agent: {actor!r} names {len(chosen)} agents", hint=f"use one of {', '.join(actors)}"
-        )
+        raise ConfigurationError(f"--agent: {actor!r} names {len(chosen)} agents", hint=one_of(actor, actors))
     return trials
 
 

@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from domain.errors import ConflictError, NotFoundError, TaskError
+from domain.errors import ConfigurationError, ConflictError, TaskError
 from domain.lifecycle.refusals import needs
-from domain.ports import Progress
+from domain.ports import Engine, Progress
 from domain.records.canonical import digest_of
 from domain.records.chat import Demonstration, ToolSpec
 from domain.records.model import BasePolicy, PolicyRecipe
 from domain.records.names import Reference
 from domain.records.profile import Profile
 from domain.records.task import TaskEntry, TaskSet
+from domain.records.wording import one_of
 from domain.service.platform import Platform
 from domain.service.task_pages import TaskSetWriter
 
@@ -46,21 +47,23 @@ def publish_profile(platform: Platform, profile: Profile, reference: Reference |
     """Keep a profile, under a reference when given, and return its digest.
 
     Raises:
-        ConfigurationError: the engine refuses a field.
-        NotFoundError: no such engine.
+        ConfigurationError: there is no such engine, or it refuses a field.
         ConflictError: the reference holds another profile.
     """
-    engine = platform.engines.get(profile.engine)
-    if engine is None:
-        known = ", ".join(sorted(platform.engines))
-        raise NotFoundError(
-            f"profile {profile.name!r}: engine: no engine {profile.engine!r}", hint=f"use one of {known}"
-        )
-    engine.check(profile)
+    engine_of(platform, profile).check(profile)
     digest = digest_of(profile)
     with platform.ledger.begin() as tx:
         tx.catalog.add_profile(profile, digest, reference)
     return digest
+
+
+def engine_of(platform: Platform, profile: Profile) -> Engine:
+    """Return the engine of a profile. Raises ConfigurationError when there is none of that name."""
+    engine = platform.engines.get(profile.engine)
+    if engine is None:
+        message = f"profile {profile.name!r}: engine: no engine {profile.engine!r}"
+        raise ConfigurationError(message, hint=one_of(profile.engine, sorted(platform.engines)))
+    return engine
 
 
 def recipe_digest(recipe: PolicyRecipe, demonstrations: Sequence[Demonstration]) -> str:

@@ -17,6 +17,7 @@ from domain.records.experiment import Lease
 from domain.records.profile import Plan, Profile
 from domain.records.task import Task, TaskEntry, TaskSet
 from domain.records.trial import AttemptKey
+from domain.records.wording import one_of
 from domain.service.platform import Platform
 from domain.service.task_pages import entries_at
 
@@ -62,7 +63,7 @@ async def vet(
         NotFoundError: no such sandbox.
     """
     if sandbox not in platform.sandboxes:
-        raise NotFoundError(f"sandbox {sandbox!r} is unknown", hint=f"use one of {', '.join(platform.sandboxes)}")
+        raise NotFoundError(f"sandbox {sandbox!r} is unknown", hint=one_of(sandbox, sorted(platform.sandboxes)))
     step = max(1, -(-task_set.n_tasks // most)) if most else 1
     entries = entries_at(platform.records, task_set, range(0, task_set.n_tasks, step))
     wrong: dict[str, list[str]] = {check: [] for check in CHECKS}

@@ -91,8 +91,8 @@ def test_every_field_of_the_form_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"profile": PROFILE, "plan": {"attempt": 2}}, "plan.attempt"),
-        ({"profile": {"name": "actor"}, "plan": PLAN}, "profile.engine"),
+        ({"profile": PROFILE, "plan": {"attempt": 2}}, "plan: attempt"),
+        ({"profile": {"name": "actor"}, "plan": PLAN}, "profile: engine"),
         ({"plan": PLAN}, "actor"),
         ({"profile": PROFILE, "plan": PLAN, "kind": "regrade"}, "kind"),
         ({"profile": PROFILE, "plan": PLAN, "dataset": "team/small"}, "dataset"),
@@ -138,7 +138,7 @@ def test_a_wrong_time_names_its_benchmark() -> None:
     [
         ("{", "benchmarks.json"),
         ("{}", "holds no JSON list"),
-        ('[{"name": "a", "cron": "0 3 * * *", "dataset": "t/s@v1", "actor": "t/a@v1"}]', "0.plan"),
+        ('[{"name": "a", "cron": "0 3 * * *", "dataset": "t/s@v1", "actor": "t/a@v1"}]', "0: plan"),
         ('[{"name": "a b", "cron": "0 3 * * *", "dataset": "t/s@v1", "actor": "t/a@v1", "plan": "@p"}]', "name"),
     ],
 )

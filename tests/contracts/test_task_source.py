@@ -108,7 +108,7 @@ BAD = {
     "steps.0.name": "[[steps]]\nname = 'a/b'",
     "steps: ": "[[steps]]\nname = 'a'\n[[steps]]\nname = 'A'",
     "multi_step_reward_strategy": 'multi_step_reward_strategy = "mean"',
-    "environment.memroy_mb: unknown field (did you mean memory_mb?)": "[environment]\nmemroy_mb = 1",
+    "environment.memroy_mb: unknown field (did you mean 'memory_mb'?)": "[environment]\nmemroy_mb = 1",
     "environment.collect: unknown field (it belongs to steps[].verifier or verifier)": "[environment]\ncollect = []",
     "environment.env.D": '[environment.env]\nD = "Bearer ${KEY}"',
     "memory says 2048 MiB": '[environment]\nmemory = "2G"\nmemory_mb = 1024',
