@@ -34,7 +34,7 @@ _DOWNLOAD_MB = 2048
 _KERNEL = ("proc", "sys", "dev")
 _WRITTEN = ("/tmp", "/var/tmp", "/logs", "/tests", "/home", "/root", "/srv")  # noqa: S108 - of the pod, not ours
 """Where files are counted beside the working directory; elsewhere the pod's ephemeral storage is the limit."""
-_TOOLS = ("head", "mkdir", "sleep", "tar", "du", "chmod")
+_TOOLS = ("head", "mkdir", "sleep", "tar", "du", "chmod", "id")
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 
@@ -66,6 +66,7 @@ class KubernetesBox:
             used_kib=0,
             written=" ".join(path for path in (*_WRITTEN, spec.environment.workdir) if " " not in path),
         )
+        self._is_root = True
         self._lock = asyncio.Lock()
 
     @property
@@ -96,7 +97,7 @@ class KubernetesBox:
             f'[ -z "$missing" ] || {{ printf "missing=%s" "$missing"; exit 0; }}\n{words.made}'
             f"mkdir -p {logs} && chmod 777 {logs} || exit 1\n"
             f"[ -d {workdir} ] || {{ mkdir -p -- {workdir} && chmod 777 -- {workdir}; }} || exit 1\n"
-            f"written='{self._bounds.written}'; used; printf 'kib=%s' \"$kib\"\n"
+            f"written='{self._bounds.written}'; used; printf 'kib=%s uid=%s' \"$kib\" \"$(id -u)\"\n"
         )
         output = Output(4096)
         ended = await run(self._api, self._name, script, new_mark(), output.keep)
@@ -106,6 +107,7 @@ class KubernetesBox:
         if ended.exit_code != 0:
             words_said = (output.stderr.decode(errors="replace") or ended.message).strip()
             raise SandboxError(f"the box could not be furnished: {words_said[-300:]}")
+        self._is_root = said.get("uid") == "0"
         used = int(said.get("kib") or 0)
         self._bounds = Bounds(
             output_bytes=self._bounds.output_bytes,
@@ -135,8 +137,8 @@ class KubernetesBox:
             self._check()
             with boundary(SandboxError, f"upload to {target} in box {self._spec.box_id}"):
                 goal = parts_of(target)
-                content, directories = await asyncio.to_thread(clean, tar, goal)
-                script = upload_script(len(content), goal, directories)
+                content, directories = await asyncio.to_thread(clean, tar, goal, keeps_directories=self._is_root)
+                script = upload_script(len(content), goal, directories, makes_directories=not self._is_root)
                 output = Output(4096)
                 ended = await self._link.loop.call(self._copy(script, output, content))
                 check_copy(ended.exit_code, output.stderr, target)

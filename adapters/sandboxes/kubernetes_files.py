@@ -26,8 +26,16 @@ class TooMuchError(SandboxError):
     """More than the reader takes."""
 
 
-def clean(tar: bytes, target: tuple[str, ...]) -> tuple[bytes, list[tuple[str, ...]]]:
+def clean(
+    tar: bytes, target: tuple[str, ...], *, keeps_directories: bool = True
+) -> tuple[bytes, list[tuple[str, ...]]]:
     """Return a tar of nothing but files, directories and links below ``target``, and the directories in it.
+
+    Args:
+        tar: as it was given, compressed or not.
+        target: where it is to be unpacked.
+        keeps_directories: whether directories are members; whoever is not root makes the missing ones by hand, since
+            ``tar`` takes it for an error that it cannot change the mode of one that was there.
 
     Raises:
         SandboxError: a member leaves the target or goes through a link, or is a device or FIFO.
@@ -51,7 +59,8 @@ def clean(tar: bytes, target: tuple[str, ...]) -> tuple[bytes, list[tuple[str, .
                 directories |= above | ({parts} if member.isdir() else set())
                 if not member.isdir():
                     others.add(parts)
-                _add(source, member, parts, archive)
+                if keeps_directories or not member.isdir():
+                    _add(source, member, parts, archive)
     except (tarfile.TarError, EOFError, KeyError) as error:
         raise SandboxError(f"not a tar archive: {error}", hint="upload takes an uncompressed or gzip tar") from error
     return out.getvalue(), sorted(directories)
@@ -73,7 +82,9 @@ def _add(source: tarfile.TarFile, member: tarfile.TarInfo, parts: tuple[str, ...
         archive.addfile(made, io.BytesIO(data))
 
 
-def upload_script(size: int, target: tuple[str, ...], directories: Sequence[tuple[str, ...]]) -> str:
+def upload_script(
+    size: int, target: tuple[str, ...], directories: Sequence[tuple[str, ...]], *, makes_directories: bool = False
+) -> str:
     """Return the script that unpacks ``size`` bytes of tar below ``target``."""
     words = Words()
     places = [target[:length] for length in range(1, len(target) + 1)]
@@ -81,7 +92,9 @@ def upload_script(size: int, target: tuple[str, ...], directories: Sequence[tupl
     checks = "".join(f"way {words.quoted(absolute(place))}\n" for place in places)
     goal = words.quoted(absolute(target))
     unpack = f"head -c {size} | tar -x -p -o -f - -C {goal}\n" if size else ""
-    return f"{_CHECK}{words.made}{checks}mkdir -p -- {goal} || exit 46\n{unpack}"
+    made = "".join(f"mkdir -p -- {words.quoted(absolute(target + parts))} || exit 46\n" for parts in directories)
+    made = f"mkdir -p -- {goal} || exit 46\n" + (made if makes_directories else "")
+    return f"{_CHECK}{words.made}{checks}{made}{unpack}"
 
 
 def download_script(path: tuple[str, ...]) -> str:

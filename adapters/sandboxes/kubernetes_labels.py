@@ -113,7 +113,7 @@ def labels_of(spec: BoxSpec) -> dict[str, str]:
         "synth/experiment": _value(spec.experiment_id),
         "synth/trial": _value(spec.trial_id),
         "synth/fence": str(spec.fence),
-        "synth/role": _value(spec.box_id.rpartition("-")[2]) if "-" in spec.box_id else "box",
+        "synth/role": "verifier" if spec.box_id.startswith("v-") else "actor",
     }
 
 

@@ -25,6 +25,8 @@ Json = dict[str, Any]
 _CAPABILITIES = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"]
 """For root: change owners and users, end processes. All of them are within ``baseline``."""
 _NO_NAMES: Json = {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["127.0.0.1"]}}
+_OWN_DIRECTORIES = [("logs", "/logs"), ("tests", "/tests"), ("solution", "/solution"), ("engine", "/opt/synth")]
+"""Where trials put files, outside the working directory."""
 _LEAST_MEMORY_MB = 32
 _LEAST_CPU = 0.02
 _DISK_SLACK = 1.25
@@ -117,7 +119,7 @@ def _own_directories(environment: TaskEnvironment, cluster: Cluster) -> list[tup
     if cluster.user is None:
         return []
     workdir = [] if environment.docker_image else [("workdir", environment.workdir)]
-    return [("logs", "/logs"), ("tests", "/tests"), *workdir]
+    return [*_OWN_DIRECTORIES, *workdir]
 
 
 def _volumes(environment: TaskEnvironment, cluster: Cluster) -> Json:

@@ -48,6 +48,8 @@ class Case:
 
     Otherwise it is the image's.
     """
+    has_root: bool = True
+    """Boxes have a root user; the other kind runs all as one ordinary user."""
     grows: tuple[str, ...] = ("python3", "-c", _GROW)
     """A command that takes memory without end."""
     living: Callable[[Box, str], Awaitable[list[int]]] = _on_host
@@ -84,6 +86,7 @@ async def make_case(kind: str, scratch: Path) -> Case:
             runs_programs=True,
             keeps_links=True,
             own_system=False,
+            has_root=named_cluster().user is None,
             grows=("tail", "/dev/zero"),
             living=processes_in_pod,
         )

@@ -87,6 +87,8 @@ async def test_a_box_leaves_nothing(sandbox: KubernetesSandbox) -> None:
 
 async def test_other_users_by_name_and_number(sandbox: KubernetesSandbox) -> None:
     """As root the box becomes anyone; a name that the image does not know is an error, not a result."""
+    if named_cluster().user is not None:
+        pytest.skip("these boxes have one user")
     box = await sandbox.create(spec())
     for user, uid in ((None, "0"), ("root", "0"), ("nobody", "65534"), ("1234", "1234")):
         result = await shell(box, 'id -u; id -G; echo "$HOME"', user=user)
