@@ -1,17 +1,19 @@
 """Boxes as Docker containers: the task's own image, one container for a box, on the engine of this machine.
 
 A container has no network unless the task asks for the public one. The model proxy's Unix socket is mounted into boxes
-with model access, and a relay beside the container, in its network namespace, answers for it on loopback.
+with model access, and a relay beside the container, in its network namespace, answers for it on loopback. Another one
+leads to the forward proxy of a box that may reach some hosts.
 """
 
 import json
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from adapters.sandboxes.docker_box import DockerBox
 from adapters.sandboxes.docker_engine import LABEL, Engine, Image, apart
+from adapters.sandboxes.egress import EgressProxy, socket_of, sweep_sockets
 from adapters.sandboxes.isolation import INNER
 from adapters.sandboxes.labels import Label, boot_id, this_process
 from domain.errors import SandboxError, boundary
@@ -49,7 +51,6 @@ class DockerSandbox:
             "environment/docker-compose.yaml": environment.compose,
             "environment.gpus": bool(environment.gpus),
             "environment.gpu_types": bool(environment.gpu_types),
-            "environment.network_mode = 'allowlist'": environment.network_mode is NetworkMode.ALLOWLIST,
             f"environment.workdir = {environment.workdir!r}": not environment.workdir.strip("/"),
         }
         refused = [f"{what}: not in a docker box" for what, present in asked.items() if present]
@@ -72,11 +73,25 @@ class DockerSandbox:
         proxy_socket = self._proxy_socket if spec.model_access else None
         with boundary(SandboxError, f"create box {spec.box_id}"):
             image = await apart(lambda: self._engine.image(spec))
-            return await apart(lambda: self._make(spec, image, proxy_socket), forsaken=_discard)
+            async with AsyncExitStack() as undo:
+                egress: EgressProxy | None = None
+                if spec.environment.network_mode is NetworkMode.ALLOWLIST:
+                    egress = EgressProxy(spec.environment.allowed_hosts, socket_of(spec.box_id))
+                    await undo.enter_async_context(egress)
+                box = await apart(lambda: self._make(spec, image, proxy_socket, egress), forsaken=_discard)
+                undo.pop_all()  # from here on the box ends it
+                return box
 
-    def _make(self, spec: BoxSpec, image: Image, proxy_socket: Path | None) -> DockerBox:
+    def _make(self, spec: BoxSpec, image: Image, proxy_socket: Path | None, egress: EgressProxy | None) -> DockerBox:
         container = self._create(spec, image, proxy_socket)
-        box = DockerBox(engine=self._engine, spec=spec, image=image, container=container, proxy_socket=proxy_socket)
+        box = DockerBox(
+            engine=self._engine,
+            spec=spec,
+            image=image,
+            container=container,
+            proxy_socket=proxy_socket,
+            egress=egress,
+        )
         try:
             box.start()
         except BaseException:
@@ -125,6 +140,7 @@ class DockerSandbox:
         return await apart(lambda: self._sweep(now_ms))
 
     def _sweep(self, now_ms: int) -> tuple[str, ...]:
+        sweep_sockets()
         if self._engine.silence():
             return ()
         ended: list[str] = []

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from adapters.sandboxes.cgroups import Group
 from adapters.sandboxes.docker_engine import Engine, Image, apart
 from adapters.sandboxes.docker_exec import Exec
 from adapters.sandboxes.docker_init import Init
+from adapters.sandboxes.egress import PORT as EGRESS_PORT
+from adapters.sandboxes.egress import EgressProxy
 from adapters.sandboxes.isolation import PROXY_PORT, inner_socket
 from adapters.sandboxes.supervisor import measure_directory
 from adapters.sandboxes.transfer import Packer, absolute, opened, parts_of, unpack
 from domain.errors import NotFoundError, SandboxError, boundary
 from domain.ports import BoxSpec, BoxStats, Command, CommandResult
+from domain.records.task import NetworkMode
 
 _RELAY = Path(__file__).parent / "box" / "relay.py"
 _KERNEL = ("proc", "sys", "dev")
@@ -36,20 +40,29 @@ class DockerBox:
     """A box. Commands run one after another; nothing of a command is alive when it has returned."""
 
     def __init__(
-        self, *, engine: Engine, spec: BoxSpec, image: Image, container: str, proxy_socket: Path | None
+        self,
+        *,
+        engine: Engine,
+        spec: BoxSpec,
+        image: Image,
+        container: str,
+        proxy_socket: Path | None,
+        egress: EgressProxy | None = None,
     ) -> None:
         self._engine = engine
         self._spec = spec
         self._image = image
         self._container = container
         self._proxy_socket = proxy_socket
+        self._egress = egress
         self._lock = asyncio.Lock()
         self._init: Init | None = None
         self._kept: frozenset[int] = frozenset()
         """Processes that are not the box's: Docker's init, and the one that it waits for."""
         self._written: tuple[str, ...] = ()
         """Directories of the host with what the box wrote: its layer, and the volumes that its image declares."""
-        self._relay: subprocess.Popen[bytes] | None = None
+        self._relays: dict[int, subprocess.Popen[bytes]] = {}
+        """By the port on the container's loopback."""
         self._broken: str | None = None
         self._destroyed = False
 
@@ -65,7 +78,7 @@ class DockerBox:
 
     def start(self) -> None:
         """Start the container, or start it again after its first process was killed. Blocks for the engine."""
-        self._end_relay()
+        self._end_relays()
         self._engine.api.start(self._container)
         state = self._engine.api.inspect_container(self._container)
         if self._init is not None:
@@ -129,7 +142,10 @@ class DockerBox:
                 await apart(self._revive)
                 self._check_alive()
                 if command.dials_proxy and self._proxy_socket is not None:
-                    self._start_relay(self._proxy_socket)
+                    self._start_relay(PROXY_PORT, self._proxy_socket)
+                if self._egress is not None:
+                    self._start_relay(EGRESS_PORT, self._egress.path)
+                    command = replace(command, env={**self._egress.environment, **command.env})
                 return await self._run(command)
 
     def _revive(self) -> None:
@@ -209,28 +225,29 @@ class DockerBox:
                 return
             time.sleep(0.002)
 
-    def _start_relay(self, proxy_socket: Path) -> None:
-        """Let the relay answer on the container's loopback; it dies with us."""
-        if self._relay is not None and self._relay.poll() is None:
+    def _start_relay(self, port: int, path: Path) -> None:
+        """Let a relay to a socket of ours answer on the container's loopback; it dies with us."""
+        known = self._relays.get(port)
+        if known is not None and known.poll() is None:
             return
         network = self._running.open_network()
         entered = ["nsenter", f"--net=/proc/self/fd/{network}", "--", "setpriv", "--pdeathsig", "KILL"]
-        python = ["python3", "-I", "-S", "-E", str(_RELAY), str(PROXY_PORT), str(proxy_socket), "stay"]
+        python = ["python3", "-I", "-S", "-E", str(_RELAY), str(port), str(path), "stay"]
         try:
             relay = subprocess.Popen(  # noqa: S603 - argv is built here, without a shell
                 [*entered, *python], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=[network]
             )
         finally:
             os.close(network)
-        self._relay = relay
+        self._relays[port] = relay
         if relay.stdout is None or not relay.stdout.readline():
-            raise SandboxError(f"box {self._spec.box_id}: the relay to the model proxy did not start")
+            raise SandboxError(f"box {self._spec.box_id}: the relay to {path.name} did not start")
 
-    def _end_relay(self) -> None:
-        if self._relay is not None:
-            self._relay.kill()
-            self._relay.communicate()
-            self._relay = None
+    def _end_relays(self) -> None:
+        while self._relays:
+            _, relay = self._relays.popitem()
+            relay.kill()
+            relay.communicate()
 
     async def upload(self, tar: bytes, target: str) -> None:
         """Unpack below ``target``; refuses links and paths that leave it. Files belong to the box's root."""
@@ -283,11 +300,19 @@ class DockerBox:
                 "memory": kernel,
                 "processes": kernel,
                 "disk": "supervisor" if self._written else "none",
-                "network": self._spec.environment.network_mode.value,
+                "network": self._network(),
                 "cpus": "none" if self._spec.environment.cpus is None else kernel,
             },
             made_from=self._image.described(),
         )
+
+    def _network(self) -> str:
+        """Say what bounds the network, and what was asked for in vain."""
+        mode = self._spec.environment.network_mode
+        if self._egress is None:
+            return self._engine.shield if mode is NetworkMode.PUBLIC else mode.value
+        refused = ", ".join(f"{host} ({n})" for host, n in sorted(self._egress.refused.items()))
+        return f"allowlist by proxy; refused: {refused or 'none'}"
 
     async def destroy(self) -> None:
         """End every process and remove the container; twice is fine.
@@ -302,7 +327,9 @@ class DockerBox:
             except (TimeoutError, SandboxError, OSError):
                 if self._init is not None:
                     await apart(self._init.kill)
-            self._end_relay()
+            self._end_relays()
+            if self._egress is not None:
+                await self._egress.__aexit__()
             if self._init is not None:
                 self._init.close()
 

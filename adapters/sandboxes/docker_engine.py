@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from adapters.sandboxes.docker_shield import bridge_of, shield
 from domain.errors import NotFoundError, SandboxError
 from domain.ports import BoxSpec, Store
 from domain.records.archive import subtree
@@ -105,6 +106,8 @@ class Engine:
         self._builds = threading.BoundedSemaphore(_BUILDS)
         self._building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tags: dict[tuple[ObjectRef, str], str] = {}
+        self.shield = "public"
+        """What stands between boxes with a public network and this machine, as records say it."""
 
     @property
     def api(self) -> Any:
@@ -255,6 +258,8 @@ class Engine:
         """Return the network of boxes that may reach the public one, made when it is first needed."""
         from docker.errors import APIError
 
+        if self.shield != "public":
+            return _NETWORK
         if not self.api.networks(names=[_NETWORK]):
             apart_from_another = {"com.docker.network.bridge.enable_icc": "false"}
             try:
@@ -264,6 +269,7 @@ class Engine:
             except APIError as error:
                 if error.status_code != 409:  # noqa: PLR2004 - 409 Conflict: another process was first
                     raise
+        self.shield = shield(bridge_of(self.api.inspect_network(_NETWORK)))
         return _NETWORK
 
     def boxes(self) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from domain.ports import BoxSpec, Command, Limits
 from domain.records.archive import pack_files
 from domain.records.task import NetworkMode, TaskEnvironment
 from tests.contracts.sandboxes import contents, files, processes_with, shell, spec
+from tests.contracts.test_egress import site
 from tests.docker_engine import IMAGE, client, docker_url
 
 pytestmark = pytest.mark.timeout(240)
@@ -349,3 +350,52 @@ async def test_boxes_with_the_public_network_do_not_see_one_another(bench: Bench
     assert (await listening).stdout == b"alone\n"
     await one.destroy()
     await two.destroy()
+
+
+_FETCH = r"""
+import os, socket, sys
+
+for where in sys.argv[1:]:
+    host, port = where.split(":")
+    proxy = os.environ.get("http_proxy", "").removeprefix("http://")
+    to = proxy.split(":") if proxy and host not in os.environ["no_proxy"].split(",") else (host, port)
+    try:
+        with socket.create_connection((to[0], int(to[1])), 3) as line:
+            line.sendall(f"GET http://{where}/ HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+            print(b"".join(iter(lambda: line.recv(4096), b"")).replace(b"\r\n", b" "))
+    except OSError as error:
+        print(error)
+"""
+
+
+async def test_a_box_with_an_allowlist_reaches_its_hosts_and_nothing_else(bench: Bench) -> None:
+    """Through the proxy that its programs find by themselves; around it there is no network. The record tells."""
+    async with site() as (address, port, _):
+        environment = TaskEnvironment(network_mode=NetworkMode.ALLOWLIST, allowed_hosts=(address, "*.example"))
+        box = await bench.sandbox.create(spec(environment=environment))
+        urls = [f"{address}:{port}", "elsewhere.test:80", f"127.0.0.1:{port}"]
+        found = await box.exec(Command(argv=("python3", "-c", _FETCH, *urls)))
+        allowed, refused, own = found.stdout.decode().splitlines()
+        assert "hello" in allowed, found
+        assert " 403 " in refused
+        assert "refused" in own.lower()
+        around = await box.exec(Command(argv=("python3", "-c", _FETCH, urls[0]), env={"http_proxy": ""}))
+        assert b"unreachable" in around.stdout
+        links = await shell(box, "ls /sys/class/net")
+        assert links.stdout.split() == [b"lo"]
+        stats = await box.stats()
+        assert stats.limits_enforced_by["network"] == "allowlist by proxy; refused: elsewhere.test (1)"
+        await box.destroy()
+
+
+async def test_a_box_with_the_public_network_does_not_reach_this_machine(bench: Bench) -> None:
+    """Neither by the address of the bridge nor by another one of this machine; the record says what holds."""
+    async with site() as (address, port, asked):
+        box = await bench.sandbox.create(spec(environment=TaskEnvironment(network_mode=NetworkMode.PUBLIC)))
+        (found,) = client(bench.url).networks(names=["synth-boxes"])
+        gateway = found["IPAM"]["Config"][0]["Gateway"]
+        looked = await box.exec(Command(argv=("python3", "-c", _FETCH, f"{address}:{port}", f"{gateway}:{port}")))
+        assert looked.stdout.count(b"timed out") == 2, looked
+        assert asked == []
+        assert (await box.stats()).limits_enforced_by["network"] == "public, but not this machine (iptables)"
+        await box.destroy()
