@@ -77,13 +77,14 @@ def _show(found: "Vetting") -> None:
 
 
 def _verdict(found: "Vetting", name: str) -> str:
-    from domain.service.vetting import WARNINGS
+    from domain.service.vetting import TRIED, WARNINGS
 
     if found.wrong[name]:
         return "[yellow]warning[/]" if name in WARNINGS else "[red]failed[/]"
-    # A task that lint refuses is not run, so the other checks have said nothing of it.
+    # A task that lint refuses is not run, so checks that try it have said nothing.
     refused = len(found.wrong["lint"])
-    return "[dim]not run[/]" if refused and refused == found.n_tasks else "[green]passed[/]"
+    is_untried = name in TRIED and refused and refused == found.n_tasks
+    return "[dim]not run[/]" if is_untried else "[green]passed[/]"
 
 
 def register(app: typer.Typer) -> None:

@@ -16,13 +16,17 @@ _NEEDLE_LENGTH = 24
 _SCRIPT = (".sh", ".py", ".bash", ".js", ".ts", ".rb", ".pl")
 _FROM = re.compile(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE | re.MULTILINE)
 _IGNORED = ("#", "//", "import ", "from ")
+_PATCH = (".patch", ".diff")
+_BOM = b"\xef\xbb\xbf"
+_TEXTS = ("task.toml", "instruction.md", "Dockerfile", ".harborignore")
 
 
 def leaks(task: Task, archive: bytes) -> Iterator[str]:
     """Yield each place where the agent could read the solution or the tests.
 
-    Whole lines of the scripts of ``solution/`` and ``tests/`` are looked for in what becomes the agent's box. Expected
-    data is not: that a task's answer equals one of its inputs may be the very task.
+    Whole lines of the scripts of ``solution/`` and ``tests/``, and the lines that patches there add, are looked for in
+    what becomes the agent's box. Expected data is not: that a task's answer equals one of its inputs may be the very
+    task. Lines that a patch removes or shows around are the agent's to read.
 
     Args:
         task: whose instruction may name a command; what it says is no leak.
@@ -38,7 +42,8 @@ def leaks(task: Task, archive: bytes) -> Iterator[str]:
             yield f"{name}: the agent's image would hold it"
             continue
         text = _text(archive, name)
-        for line in {line.strip() for line in text.splitlines()} & needles.keys():
+        lines = {line.strip() for line in text.splitlines()} | set(_added(name, text))
+        for line in sorted(lines & needles.keys()):
             yield f"{name}: holds a line of {needles[line]}: {line[:60]!r}"
 
 
@@ -47,10 +52,30 @@ def _needles(archive: bytes, names: tuple[str, ...], instruction: str) -> Iterat
     for name in names:
         if not any(part in f"/{name}" for part in ("/solution/", "/tests/")) or name.startswith(_VISIBLE):
             continue
-        if name.endswith(_SCRIPT):
-            for line in map(str.strip, _text(archive, name).splitlines()):
+        if name.endswith((*_SCRIPT, *_PATCH)):
+            text = _text(archive, name)
+            for line in _added(name, text) if name.endswith(_PATCH) else map(str.strip, text.splitlines()):
                 if len(line) >= _NEEDLE_LENGTH and not line.startswith(_IGNORED) and line not in instruction:
                     yield line, name
+
+
+def _added(name: str, text: str) -> Iterator[str]:
+    """Yield what a patch adds; other files add nothing."""
+    if name.endswith(_PATCH):
+        added = (line for line in text.splitlines() if line.startswith("+") and not line.startswith("+++ "))
+        yield from (line[1:].strip() for line in added)
+
+
+def foreign_line_ends(archive: bytes) -> Iterator[str]:
+    """Yield each text that another system wrote: CRLF fails a shell script, a byte order mark hides its first line."""
+    for name in paths(archive):
+        if not (name.rpartition("/")[2] in _TEXTS or name.endswith(".sh")):
+            continue
+        content = read_file(archive, name) or b""
+        if content.startswith(_BOM):
+            yield f"{name}: starts with a byte order mark"
+        if b"\r\n" in content:
+            yield f"{name}: has CRLF line ends"
 
 
 def unpinned_images(task: Task, archive: bytes) -> Iterator[str]:

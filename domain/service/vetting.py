@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from domain.errors import NotFoundError
 from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.group import assess
-from domain.lifecycle.preflight import leaks, unpinned_images
+from domain.lifecycle.preflight import foreign_line_ends, leaks, unpinned_images
 from domain.lifecycle.refusals import task_refusals
+from domain.lifecycle.task_lint import lint
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
 from domain.ports import Progress
 from domain.records.archive import paths
@@ -29,9 +30,13 @@ CHECKS = {
     "verifier_is_deterministic": "The same outputs get the same panel three times.",
     "nothing_leaks": "No line of solution or tests is in what the agent can read.",
     "images_are_pinned": "Base images are named by digest. A warning: a machine without a registry has no digests.",
+    "harbor_lint": "The rules of Harbor's linter: separate verifiers, pinned packages, nothing fetched while grading.",
+    "texts_are_plain": "Scripts and texts have neither CRLF line ends nor a byte order mark.",
     "lint": "Tasks have an instruction, a solution and tests, and the sandbox can realise what they ask for.",
 }
 """Check -> what it says."""
+TRIED = frozenset({"oracle_scores_one", "nop_scores_below_one", "verifier_is_deterministic"})
+"""Checks that run a task; the others read its files."""
 WARNINGS = frozenset({"images_are_pinned"})
 """Checks whose failure leaves a task usable."""
 _SOLUTION, _TESTS = "solution/solve.sh", "tests/test.sh"
@@ -95,10 +100,12 @@ async def _vet_task(platform: Platform, entry: TaskEntry, sandbox: str, holder: 
     problems = _missing(task, frozenset(paths(archive)))
     problems += [] if task.instruction.strip() else ["the instruction is empty"]
     problems += task_refusals(task, platform.sandboxes[sandbox], platform.engines["oracle"], platform.variables)
-    if problems:
-        return [("lint", f"{entry.name}: {'; '.join(problems)}")]
-    found = [("nothing_leaks", f"{entry.name}: {leak}") for leak in leaks(task, archive)]
+    found = [("texts_are_plain", f"{entry.name}: {text}") for text in foreign_line_ends(archive)]
+    found += [("harbor_lint", f"{entry.name}: {finding}") for finding in lint(task, archive)]
+    found += [("nothing_leaks", f"{entry.name}: {leak}") for leak in leaks(task, archive)]
     found += [("images_are_pinned", f"{entry.name}: {image}") for image in unpinned_images(task, archive)]
+    if problems:
+        return [*found, ("lint", f"{entry.name}: {'; '.join(problems)}")]
     oracle, *repeats = await _assessments(platform, task, archive, "oracle", sandbox, holder, times=_REPEATS)
     if oracle.reward != 1.0:
         found.append(("oracle_scores_one", f"{entry.name}: {_words(oracle)}"))

@@ -1,13 +1,17 @@
 """Task sets and base policies in the graph: what was published, and what their checks find."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from domain.records.archive import pack_files, paths, read_file
 from domain.records.model import BasePolicy
 from domain.records.names import parse_reference
+from domain.records.task import TaskEntry
 from domain.service.publish import publish_task_set
+from domain.service.task_pages import TaskSetWriter
 from domain.service.vetting import CHECKS
 from sensors.catalog import catalog
 from tests.assets.graph import Graph, checks_of, metadata_of
@@ -66,9 +70,10 @@ def test_bad_tasks_fail_the_check_that_names_them(graph: Graph, tmp_path: Path) 
     write_task(tmp_path / "bad", "d1", test='echo "$(( $(date +%s%N) % 1000 ))" > /logs/verifier/reward.txt\n')
     told = write_task(tmp_path / "bad", "l1", test=SOLVED, solution="touch /app/done # and nothing else\n")
     (told / "environment" / "hint").write_text("touch /app/done # and nothing else\n")
+    write_task(tmp_path / "bad", "h1", test="true || pip install numpy\n" + SOLVED, solution="touch /app/done\n")
     run = _task_set(graph, tmp_path / "bad", checked_tasks=0)
     wrong = {check.check_name: check.metadata["wrong"].value for check in run.get_asset_check_evaluations()}
-    assert not any(checks_of(run).values())
+    assert {name for name, passed in checks_of(run).items() if passed} == {"texts_are_plain"}
     assert "t/w1" in {line.partition(":")[0] for line in wrong["oracle_scores_one"]}
     assert "t/n1" in {line.partition(":")[0] for line in wrong["nop_scores_below_one"]}
     assert [line.partition(":")[0] for line in wrong["verifier_is_deterministic"]] == ["t/d1"]
@@ -77,6 +82,31 @@ def test_bad_tasks_fail_the_check_that_names_them(graph: Graph, tmp_path: Path) 
         "environment/Dockerfile: FROM debian:bookworm-slim has no digest"
     }
     assert wrong["lint"] == ["t/x1: solution/solve.sh is missing"]
+    (line,) = wrong["harbor_lint"]
+    assert line.startswith("t/h1: tests/test.sh:1: unpinned-python-dependency: numpy")
+
+
+def test_a_set_from_another_system_fails_its_check(graph: Graph, tmp_path: Path) -> None:
+    """Reading a directory refuses CRLF and byte order marks; a set that came in otherwise is found all the same."""
+    platform = graph.platform
+    write_task(tmp_path / "good", "c1", test=SOLVED, solution="touch /app/done\n")
+    ((task, archive),) = platform.tasks.read(str(tmp_path / "good"), host_runnable=False)
+    files = {name: read_file(archive, name) or b"" for name in paths(archive)}
+    files["solution/solve.sh"] = b"touch /app/done\r\n"
+    files["instruction.md"] = b"\xef\xbb\xbfDo it.\n"
+    kept = platform.records.save(replace(task, archive=platform.store.put(pack_files(files))))
+    writer = TaskSetWriter(platform.records, parse_reference("team/made@v1", field="test"))
+    writer.add(TaskEntry(name=task.name, digest=task.digest, record=kept), "all")
+    task_set = writer.close()
+    with platform.ledger.begin() as tx:
+        tx.catalog.add_task_set(task_set, platform.records.save(task_set))
+    graph.instance.add_dynamic_partitions("task_set", ["team.made.v1"])
+    run = graph.run(dg.RunRequest(job_name="task_set_job", partition_key="team.made.v1"))
+    wrong = {check.check_name: check.metadata["wrong"].value for check in run.get_asset_check_evaluations()}
+    assert wrong["texts_are_plain"] == [
+        "t/c1: instruction.md: starts with a byte order mark",
+        "t/c1: solution/solve.sh: has CRLF line ends",
+    ]
 
 
 def test_a_task_set_is_read_by_the_digest_it_was_published_with(graph: Graph, tmp_path: Path) -> None:

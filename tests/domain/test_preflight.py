@@ -2,7 +2,7 @@
 
 import pytest
 
-from domain.lifecycle.preflight import leaks, unpinned_images
+from domain.lifecycle.preflight import foreign_line_ends, leaks, unpinned_images
 from domain.records.archive import pack_files
 from domain.records.task import ObjectRef, Phase, Task, TaskEnvironment
 
@@ -66,4 +66,31 @@ def test_images_without_a_digest_are_named() -> None:
         "environment.docker_image = 'debian:12' has no digest",
         "environment/Dockerfile: FROM python:3.12 has no digest",
         "environment/Dockerfile: FROM debian has no digest",
+    ]
+
+
+PATCH = (
+    b"--- a/x.py\n+++ b/x.py\n@@ -1,3 +1,3 @@\n def total(values: list) -> int:\n"
+    b"-    return sum(values) + 1  # wrong\n+    return sum(values) if values else 0\n"
+)
+
+
+@pytest.mark.parametrize("ending", ["patch", "diff"])
+def test_what_a_patch_adds_is_a_secret_and_what_it_removes_is_not(ending: str) -> None:
+    """Lines removed or shown around are the code that the agent is given."""
+    given = b"def total(values: list) -> int:\n    return sum(values) + 1  # wrong\n"
+    told = b"    return sum(values) if values else 0\n"
+    hidden = {f"solution/fix.{ending}": PATCH, "tests/test.sh": b"true\n"}
+    assert list(leaks(task(), pack_files({**hidden, "environment/x.py": given}))) == []
+    for name, content in {"environment/y.py": told, f"environment/fix.{ending}": PATCH}.items():
+        (found,) = leaks(task(), pack_files({**hidden, name: content}))
+        assert found.startswith(f"{name}: holds a line of solution/fix.{ending}")
+
+
+def test_texts_of_another_system_are_named() -> None:
+    """Data may have any line ends; what a shell or Harbor reads may not."""
+    files = {"tests/test.sh": b"true\r\n", "instruction.md": b"\xef\xbb\xbfDo.\n", "environment/in.csv": b"a\r\n"}
+    assert list(foreign_line_ends(pack_files(files))) == [
+        "instruction.md: starts with a byte order mark",
+        "tests/test.sh: has CRLF line ends",
     ]
