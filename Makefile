@@ -20,13 +20,12 @@ help: ## show this help
 
 $(INSTALLED): requirements.lock pyproject.toml deploy/setup.sh
 	deploy/setup.sh python "$(PYTHON)"
-	@echo "synth: installing the pinned packages into $(VENV) (minutes)" >&2
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	deploy/setup.sh packages $(BIN)/python
 	touch $@
 
 install: $(INSTALLED) ## make the virtual environment with the pinned packages
+	@echo "synth: ready; \`source $(BIN)/activate\` puts synth on the path" >&2
 
 demo: $(INSTALLED) ## the main job: base policy, evaluation, training, evaluation, report
 	deploy/setup.sh demo

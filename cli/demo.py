@@ -9,9 +9,13 @@ import typer
 
 from cli import options, terminal
 from cli.connection import named_home, platform, settings, use_home, use_memory_boxes
+from cli.work_log import WorkLog
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from cli.demo_summary import DemoResult, PeakMemory
+    from cli.up import Up
     from domain.ports import Progress
     from domain.records.experiment import Experiment
     from domain.service.platform import Platform
@@ -32,8 +36,8 @@ def demo(
     Everything runs through `synth up`, which is left running so that its UI can be looked at. An interrupted demo goes
     on where it was when it is run again; what is finished is not done again.
 
-    JSON: {seed, batches, base, trained, gain, gain_over_tasks, n_ungraded, wall_s, stages_s, peak_rss_bytes, ui,
-    report, experiments}.
+    JSON: {seed, batches, base, trained, gain, gain_over_tasks, n_ungraded, wall_s, worked_s, stages_s, peak_rss_bytes,
+    ui, report, experiments}.
     """
     use_home(home)
     use_memory_boxes()  # some two thousand trials of tiny tasks
@@ -61,6 +65,8 @@ class _Demo:
         self._quiet = quiet
         self._started_s = time.monotonic()
         self._stages: dict[str, float] = {}
+        self._stage_name = ""
+        self._stage_started_s = self._started_s
 
     def run(self) -> "DemoResult":
         """Do what is not done yet, and return the numbers."""
@@ -70,11 +76,15 @@ class _Demo:
         from cli.up import up
 
         where, opened, memory = settings(), platform(), PeakMemory()
+        log = WorkLog(path=where.home / "demo" / f"work-{self._seed}.json")
+        self._progress = _beating(self._progress, log)
         with ThreadPoolExecutor(1) as beside:
             # Starting takes ten seconds of waiting for processes; the base policy is made meanwhile.
-            starting = beside.submit(up, where, detach=True, say=self._note)
+            starting = beside.submit(up, where, detach=True, say=lambda line: self._note(f"          Synth: {line}"))
+            starting.add_done_callback(self._say_started)
             setup = prepare(opened, where.home, self._seed, self._batches, self._progress, self._stage)
-            self._stage("starting Synth")
+            if not starting.done():
+                self._stage("waiting for Synth to be ready")
             running = starting.result()
         memory.watch(running)
         base, training = setup.submit(opened)
@@ -91,6 +101,7 @@ class _Demo:
             setup,
             (base, training, trained),
             wall_s=time.monotonic() - self._started_s,
+            log=log,
             stages_s=self._stages,
             peak_rss_bytes=memory.peak_bytes,
             ui=running.ui,
@@ -132,18 +143,41 @@ class _Demo:
         return max(found, key=lambda item: int(item.spec.labels["batch"]))
 
     def _stage(self, name: str) -> None:
-        """Note that a stage begins, and how long the one before took."""
-        now_s = time.monotonic() - self._started_s
-        if self._stages:
-            last = next(reversed(self._stages))
-            self._stages[last] = round(now_s - self._stages[last], 1)
+        """Say that a stage begins, and how long the one before took."""
+        from cli.formats import duration
+
+        now_s = time.monotonic()
+        if self._stage_name:
+            took_s = now_s - self._stage_started_s
+            self._stages[self._stage_name] = round(took_s, 1)
+            self._note(f"{_clock()}  {self._stage_name}: done in {duration(took_s)}")
+        self._stage_name, self._stage_started_s = name, now_s
         if name:
-            self._stages[name] = now_s
-            self._note(f"{now_s:6.1f} s  {name}")
+            self._note(f"{_clock()}  {name} ...")
+
+    def _say_started(self, starting: "Future[Up]") -> None:
+        """Say when Synth is up, which is while something else is under way."""
+        if not starting.cancelled() and starting.exception() is None:
+            self._note(f"{_clock()}  Synth is up: {starting.result().ui}")
 
     def _note(self, line: str) -> None:
         if not self._quiet:
             terminal.note(line)
+
+
+def _clock() -> str:
+    """Return the time of day: a number of seconds in front of a stage would read as how long it took."""
+    return time.strftime("%H:%M:%S")
+
+
+def _beating(progress: "Progress", log: WorkLog) -> "Progress":
+    """Return a callback that also notes in the log that this call still works."""
+
+    def report(what: str, done: int, total: int) -> None:
+        log.beat()
+        progress(what, done, total)
+
+    return report
 
 
 def _check_alive(opened: "Platform", where: "Settings", experiment_id: str) -> None:

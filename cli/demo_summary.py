@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import formats, terminal
+from cli.work_log import Span, WorkLog, worked_ms
 
 if TYPE_CHECKING:
     from cli.demo_setup import Setup
@@ -57,6 +58,8 @@ class DemoResult:
     """Of all trials of the demo."""
     wall_s: float
     """Of this call; a resumed demo counts only what was left."""
+    worked_s: float
+    """Of all calls and of what went on between them, without the pauses."""
     stages_s: dict[str, float]
     peak_rss_bytes: int
     """Largest sum of resident memory over this process, `synth up` and all their descendants; pages that processes
@@ -106,6 +109,7 @@ def summarize(
     experiments: "tuple[Experiment, Experiment, Experiment]",
     *,
     wall_s: float,
+    log: "WorkLog",
     stages_s: dict[str, float],
     peak_rss_bytes: int,
     ui: str,
@@ -125,6 +129,7 @@ def summarize(
         gain_over_tasks=_gain(_alone(after.tasks), _alone(before.tasks)),
         n_ungraded=sum(_n_ungraded(platform, item) for item in experiments),
         wall_s=round(wall_s, 1),
+        worked_s=round(worked_ms([*log.spans, *_trial_spans(platform, experiments)]) / 1000, 1),
         stages_s=stages_s,
         peak_rss_bytes=peak_rss_bytes,
         ui=ui,
@@ -135,6 +140,13 @@ def summarize(
             "trained": trained.experiment_id,
         },
     )
+
+
+def _trial_spans(platform: "Platform", experiments: "Sequence[Experiment]") -> "list[Span]":
+    """Return when trials ran: Synth goes on while no demo is there to wait for it."""
+    with platform.ledger.snapshot() as tx:
+        trials = [trial for item in experiments for trial in tx.trials.of_experiment(item.experiment_id)]
+    return [(trial.started_ms, trial.ended_ms) for trial in trials]
 
 
 def _side(experiment: "Experiment", mean: "Estimate") -> Side:
@@ -175,6 +187,13 @@ def _n_ungraded(platform: "Platform", experiment: "Experiment") -> int:
     return look(platform, experiment.experiment_id).assessed.get("ungraded", 0)
 
 
+def _time(found: DemoResult) -> str:
+    """Return how long the work took; a call that went on with it did only the rest."""
+    worked = f"{formats.duration(found.worked_s)} of work"
+    resumed = found.worked_s - found.wall_s > 1.0
+    return f"{worked} ({formats.duration(found.wall_s)} of it in this call)" if resumed else worked
+
+
 def show(found: DemoResult, home: Path | None) -> None:
     """Print the summary; ``home`` as it was named on the command line."""
     terminal.say()
@@ -202,8 +221,7 @@ def show(found: DemoResult, home: Path | None) -> None:
         + f" over {gain.n_tasks} tasks ({gain.method}), p {p}"
     )
     terminal.say(
-        f"{found.n_ungraded} ungraded trials, {formats.duration(found.wall_s)}, "
-        f"{found.peak_rss_bytes / 2**30:.1f} GiB resident at most"
+        f"{found.n_ungraded} ungraded trials, {_time(found)}, {found.peak_rss_bytes / 2**30:.1f} GiB resident at most"
     )
     terminal.say()
     terminal.say(f"  report      [bold]{found.report}[/]")

@@ -122,21 +122,30 @@ def _through(target: "Console") -> Generator[None]:
 def bars(*, shown: bool) -> "Generator[Progress]":
     """Yield a progress callback ``(what, done, total)`` that draws one bar for each ``what`` on stderr.
 
-    Nothing is drawn when ``shown`` is False or stderr is not a terminal.
+    Nothing is shown when ``shown`` is False. Where no bar can be drawn, lines say how far the work is.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
+    from cli.progress_lines import ProgressLines
+
     target = console(stderr=True)
+    if not shown:
+        yield lambda what, done, total: None  # noqa: ARG005 - reports to nobody
+        return
+    if not target.is_terminal:
+        yield ProgressLines(say=note)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=32),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("[dim]elapsed,[/]"),
         TimeRemainingColumn(),
+        TextColumn("[dim]left[/]"),
     )
-    drawn = RichProgress(*columns, console=target, disable=not (shown and target.is_terminal))
-    with drawn as progress, _through(target):
+    with RichProgress(*columns, console=target) as progress, _through(target):
         tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the system packages that a command needs, when they are missing: setup.sh python PYTHON | demo | test
+# Install what a command needs, when it is missing: setup.sh python PYTHON | packages VENV_PYTHON | demo | test
 # As root it installs them with apt-get; otherwise it names the one command that root has to run.
 set -euo pipefail
 
@@ -22,10 +22,11 @@ install_missing() {
     echo "synth: ask root to run: apt-get update && apt-get install -y ${missing[*]}" >&2
     exit 1
   fi
-  echo "synth: installing system packages: ${missing[*]}" >&2
+  echo "synth: installing system packages with apt-get: ${missing[*]} (a minute or two, once)" >&2
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" > /dev/null
+  echo "synth: system packages are installed, $SECONDS s elapsed" >&2
 }
 
 python_is_ready() {
@@ -39,7 +40,40 @@ python_is_ready() {
   fi
 }
 
+say_how_far() { # say_how_far TOTAL: counts pip's lines, and says at least every 15 s how far it is
+  local total=$1 n=0 doing=fetched line status said=$SECONDS
+  while true; do
+    status=0
+    read -r -t 5 line || status=$?
+    if [ "$status" -eq 0 ]; then
+      case $line in
+        Collecting*) n=$((n + 1)) ;;
+        Installing*) doing="fetched, installing them" ;;
+      esac
+    elif [ "$status" -le 128 ]; then # the end; more than 128 is a silence of five seconds
+      return
+    fi
+    if [ $((SECONDS - said)) -ge 15 ]; then
+      echo "synth: $n of $total packages $doing, $SECONDS s elapsed" >&2
+      said=$SECONDS
+    fi
+  done
+}
+
+install_packages() {
+  local python=$1 total
+  total=$(grep -c '^[a-zA-Z]' requirements.lock)
+  echo "synth: installing $total pinned packages into ${python%/bin/python}: a minute or two, once" >&2
+  "$python" -m pip install --disable-pip-version-check --progress-bar off -r requirements.lock | say_how_far "$total"
+  "$python" -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+  echo "synth: packages are installed, $SECONDS s elapsed" >&2
+}
+
 case "${1:-}" in
+  packages)
+    install_packages "${2:?name the python of the environment}"
+    exit
+    ;;
   python) python_is_ready "${2:-}" ;;
   demo) need bubblewrap bwrap ;;
   test)
@@ -55,7 +89,7 @@ case "${1:-}" in
     fi
     ;;
   *)
-    echo "usage: $0 python PYTHON | demo | test" >&2
+    echo "usage: $0 python PYTHON | packages VENV_PYTHON | demo | test" >&2
     exit 2
     ;;
 esac
