@@ -55,6 +55,14 @@ class Probe:
         return f"the daemon has not started {', '.join(waiting)}" if waiting else ""
 
 
+def moved_port(wanted: int, ui: str) -> str:
+    """Return what is said of a UI that is not at the port that was wanted; empty where it is."""
+    found = ui.rpartition(":")[2]
+    if found == str(wanted):
+        return ""
+    return f"port {wanted} is taken by another program: the UI is at port {found} (SYNTH_UI_PORT chooses another)"
+
+
 def free_port(host: str, first: int) -> int:
     """Return the first port from ``first`` on that nobody holds, below the ephemeral range.
 

@@ -7,7 +7,7 @@ import typer
 
 from cli import options, terminal
 from cli.connection import existing_platform, settings
-from cli.waiting import answer
+from cli.waiting import answer, say_who_runs_it
 
 
 def cancel(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
@@ -81,7 +81,8 @@ def resample(
     if as_json:
         terminal.emit({"unit": unit, "first_attempt": row.first_attempt, "generation": row.generation})
     else:
-        terminal.say(f"[bold]{unit}[/] is sampled afresh, from attempt {row.first_attempt}   (`synth up` runs it)")
+        terminal.say(f"[bold]{unit}[/] is sampled afresh, from attempt {row.first_attempt}")
+        say_who_runs_it()
 
 
 def report(

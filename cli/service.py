@@ -18,6 +18,8 @@ def up(
 ) -> None:
     """Start Dagster and the model process on this machine, and keep them running until Ctrl-C or `synth down`.
 
+    The UI is at SYNTH_UI_HOST and SYNTH_UI_PORT (127.0.0.1, 3000), or at the next port where that one is taken.
+
     JSON: {running, ready, ui, proxy, supervisor, services}, printed once everything is ready (with --detach).
     """
     from cli.up import up as start

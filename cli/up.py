@@ -19,7 +19,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from cli.readiness import Probe, free_port
+from cli.readiness import Probe, free_port, moved_port
 from cli.supervisor import STOP_S, Identity, Service, Supervisor, end
 from domain.errors import ConfigurationError, ConflictError, SynthError
 
@@ -30,6 +30,8 @@ READY_S = 120.0
 """How long starting may take on a busy machine; usually it is some ten seconds."""
 _ROOT = Path(__file__).resolve().parents[1]
 _TURN_S = 0.25
+_UI_PORT = 3000
+"""Where the search for a free port begins when the settings leave it open."""
 _MIGRATION_TRIES = 3
 Say = Callable[[str], None]
 _left_running: "list[subprocess.Popen[bytes]]" = []
@@ -83,7 +85,9 @@ def up(settings: "Settings", *, detach: bool = False, say: Say = lambda _: None)
                 start_new_session=True,
             )
         _left_running.append(process)
-        return _wait_until_ready(settings, process)
+        found = _wait_until_ready(settings, process)
+        _say_moved(settings, found.ui, say)
+        return found
     return _supervise(settings, say)
 
 
@@ -120,11 +124,10 @@ def _supervise(settings: "Settings", say: Say) -> Up:
         leftover = _read(settings)
         if leftover is not None:
             end([*leftover.services.values()], timeout_s=STOP_S)
-        settings = replace(
-            settings,
-            ui_port=free_port(settings.ui_host, settings.ui_port or 3000),
-            proxy_port=free_port("127.0.0.1", settings.proxy_port or 20790),
-        )
+        ui_port = free_port(settings.ui_host, settings.ui_port or _UI_PORT)
+        _say_moved(settings, str(ui_port), say)
+        proxy_port = free_port("127.0.0.1", settings.proxy_port or 20790)
+        settings = replace(settings, ui_port=ui_port, proxy_port=proxy_port)
         _render(settings)
         supervisor = Supervisor()
         state = _state(settings, supervisor, ready=False)
@@ -161,6 +164,12 @@ def _run(settings: "Settings", supervisor: Supervisor, stop: threading.Event, sa
         elif time.monotonic() > deadline_s:
             raise SynthError(f"not ready after {READY_S:.0f} s: {missing}", hint=f"see the logs in {settings.logs}")
     return state
+
+
+def _say_moved(settings: "Settings", ui: str, say: Say) -> None:
+    moved = moved_port(settings.ui_port or _UI_PORT, ui)
+    if moved:
+        say(moved)
 
 
 def _services(settings: "Settings") -> list[Service]:

@@ -25,7 +25,7 @@ def accepted(found: "Accepted") -> None:
         f"{word} [bold]{identity}[/]: {experiment.spec.kind.value} of {experiment.spec.task_set}, "
         f"{experiment.n_units} {'batches' if identity.startswith('trn-') else 'shards'}"
     )
-    terminal.note(f"[dim]follow it: synth run events {identity} --follow   (`synth up` runs it)[/]")
+    terminal.note(f"[dim]follow it: synth run events {identity} --follow[/]")
 
 
 def experiments(found: "Sequence[Experiment]") -> None:

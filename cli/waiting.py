@@ -11,6 +11,24 @@ if TYPE_CHECKING:
     from domain.service.platform import Platform
 
 
+def say_who_runs_it() -> None:
+    """Say on stderr whether what was asked for is done now, or when somebody starts Synth."""
+    from cli.connection import settings
+    from cli.up import status
+
+    found = status(settings())
+    if found is None:
+        terminal.note(f"[yellow]Synth is down: nothing runs until `{terminal.command()} up`[/]")
+    else:
+        terminal.note(f"[dim]Synth is {'up and runs it' if found.ready else 'starting and will run it'}: {found.ui}[/]")
+
+
+def _accepted(found: "Accepted") -> None:
+    views.accepted(found)
+    if not found.experiment.state.is_terminal():
+        say_who_runs_it()
+
+
 def answer(platform: "Platform", found: "Accepted", *, wait: bool, as_json: bool) -> None:
     """Show what was accepted; with ``wait`` show the experiment once it has ended.
 
@@ -21,10 +39,10 @@ def answer(platform: "Platform", found: "Accepted", *, wait: bool, as_json: bool
         if as_json:
             terminal.emit(found)
         else:
-            views.accepted(found)
+            _accepted(found)
         return
     if not as_json:
-        views.accepted(found)
+        _accepted(found)
     view = watch.until_ended(platform, found.experiment.experiment_id, shown=not as_json)
     if as_json:
         terminal.emit(view)

@@ -1,10 +1,13 @@
 """Submitting and ending experiments: idempotency, wrong input, cancellation."""
 
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from cli.supervisor import Identity
 from tests.cli.synth import Synth, write_json, write_tasks
 
 START = ("run", "start", "--dataset", "team/evaluation@v1", "--actor", "@agent.json", "--plan", "@eval-plan.json")
@@ -94,6 +97,18 @@ def test_a_task_set_cannot_change(published: Synth, tmp_path: Path) -> None:
     assert (answer.code, json.loads(answer.err)["error"]["kind"]) == (2, "ConflictError")
     listed = published.json("task-set", "list")["task_sets"]
     assert [item["n_tasks"] for item in listed] == [3, 3]
+
+
+def test_whoever_asks_is_told_whether_anything_runs_it(published: Synth) -> None:
+    """With Synth down nothing happens, and the same words as with Synth up would hide it."""
+    told = published.ok(*START).err
+    assert "Synth is down: nothing runs until `synth up`" in told
+    assert "Synth is down" not in published.ok(*START, "--json").err
+    me = Identity.of(os.getpid())
+    assert me is not None
+    state = {"supervisor": asdict(me), "ui": "http://ui", "proxy": "http://proxy", "ready": True, "services": {}}
+    (published.home / "run" / "up.json").write_text(json.dumps(state))
+    assert "Synth is up and runs it: http://ui" in published.ok(*START).err
 
 
 def test_cancelling_is_asked_once(published: Synth) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from dagster._daemon import sensor as dagster_sensor_loop
 
-from cli.readiness import free_port
+from cli.readiness import free_port, moved_port
 from cli.supervisor import Identity, Service, end
 from cli.up import Up, down, status, up
 from domain.errors import ConfigurationError
@@ -237,6 +237,10 @@ def test_a_taken_port_is_passed_over() -> None:
         held.bind(("127.0.0.1", first))
         held.listen()
         assert free_port("127.0.0.1", first) == first + 1
+        assert moved_port(first, f"http://127.0.0.1:{first}") == ""
+        said = moved_port(first, f"http://127.0.0.1:{first + 1}")
+        assert f"port {first} is taken" in said
+        assert f"at port {first + 1}" in said
     with pytest.raises(ConfigurationError, match="no free port"):
         free_port("127.0.0.1", 32768)
 
