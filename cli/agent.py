@@ -8,9 +8,11 @@ import typer
 
 from cli import formats, options, terminal
 from cli.connection import platform
+from domain.records.wording import counted
 
 if TYPE_CHECKING:
     from cli.agent_run import AgentRun
+    from domain.service.platform import Platform
 
 app = typer.Typer(no_args_is_help=True, help="Run an agent profile once, here and now.")
 
@@ -47,10 +49,11 @@ def run(
     from cli import submission
     from cli.agent_run import run_once
 
+    opened = platform()
     with terminal.bars(shown=not as_json) as progress:
         found = asyncio.run(
             run_once(
-                platform(),
+                opened,
                 actor=submission.actor(profile, option="profile"),
                 directory=str(task),
                 model=model,
@@ -62,21 +65,25 @@ def run(
     if as_json:
         terminal.emit(found)
     else:
-        _show(found)
+        _show(found, opened)
     if found.trial.outcome.value != "completed":
         raise typer.Exit(terminal.EXIT_FAILED)
 
 
-def _show(found: "AgentRun") -> None:
+def _show(found: "AgentRun", opened: "Platform") -> None:
+    from cli.agent_run import context_of
+
     trial, assessment = found.trial, found.assessment
     named = formats.plain(trial.task_name)
-    terminal.say(f"[bold]{named}[/]  {formats.state(trial.outcome.value)}  {formats.plain(trial.detail)}")
+    terminal.say(f"[bold]{named}[/]  {formats.state(trial.outcome.value)}  {formats.told(trial.detail)}")
+    if (context := context_of(found, opened)) is not None:
+        terminal.say(f"  {context}")
     if assessment is not None:
         terminal.say(f"  reward [bold]{formats.score(assessment.reward)}[/]  {assessment.outcome.value}")
         if assessment.reason:
-            terminal.say(f"  {formats.plain(assessment.reason)}")
+            terminal.say(f"  {formats.told(assessment.reason)}")
     terminal.say(
-        f"  {trial.usage.n_calls} calls, {trial.usage.n_sampled_tokens} sampled tokens, "
+        f"  {counted(trial.usage.n_calls, 'call')}, {counted(trial.usage.n_sampled_tokens, 'sampled token')}, "
         f"{formats.duration(trial.usage.wall_s)}"
     )
     terminal.note(f"[dim]read it: synth run transcript {trial.trial_id}[/]")

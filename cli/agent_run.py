@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from domain.records.task import TaskSet
     from domain.service.platform import Platform
 
+_TOO_LONG = "prompt is too long"
+"""How the proxy begins its refusal of a prompt. Source: Anthropic Messages API; adapters/servers/calls.py."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
@@ -64,15 +67,29 @@ async def run_once(
     )
 
 
+def context_of(found: AgentRun, platform: "Platform") -> str | None:
+    """Return what to know of a prompt that did not fit its model; None when all did."""
+    trial = found.trial
+    if trial.policy is None or _TOO_LONG not in trial.detail:
+        return None
+    with platform.ledger.snapshot() as tx:
+        base = tx.catalog.base_policy(tx.updates.policy(trial.policy).base)
+    return (
+        f"base:{base.name} has a context of {base.context_tokens} tokens for prompt and answer together; "
+        "a shorter task, or a policy with a larger one, fits"
+    )
+
+
 def _publish(platform: "Platform", directory: str, *, host_runnable: bool) -> "TaskSet":
     """Publish the task under a reference made of its own digest."""
     from domain.errors import TaskError
     from domain.records.names import Reference
+    from domain.records.wording import counted
     from domain.service.publish import publish_task_set
 
     read = tuple(platform.tasks.read(directory, host_runnable=host_runnable))
     if len(read) != 1:
-        raise TaskError(f"{directory}: holds {len(read)} tasks", hint="name the directory of one task")
+        raise TaskError(f"{directory}: holds {counted(len(read), 'task')}", hint="name the directory of one task")
     kind = "host" if host_runnable else "task"
     reference = Reference(team="local", name=f"{kind}-{read[0][0].digest[:16]}", version=1)
     return publish_task_set(platform, reference, directory, host_runnable=host_runnable)
@@ -86,6 +103,7 @@ def _admit(
     from domain.records.names import unit_key
     from domain.records.profile import Plan
     from domain.service.accept import Submission, accept
+    from domain.service.inspection import BY, BY_AGENT_RUN
 
     holder = f"agent-run-{platform.clock.new_id()}"
     submission = Submission(
@@ -95,7 +113,7 @@ def _admit(
         actor_file=actor.file,
         plan=Plan(sandbox=sandbox),
         model=model,
-        labels={"by": "synth agent run"},
+        labels={BY: BY_AGENT_RUN},
     )
     experiment = accept(platform, submission, holder=holder).experiment
     return experiment, unit_key(experiment.experiment_id, 0), holder

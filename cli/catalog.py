@@ -120,6 +120,7 @@ def list_task_sets(*, as_json: options.Json = False) -> None:
             for item in found
         ],
         right=frozenset({"tasks", "families"}),
+        empty="No task set yet: synth task-set publish DIRECTORY TEAM/NAME@v1",
     )
 
 
@@ -185,6 +186,7 @@ def list_profiles(*, as_json: options.Json = False) -> None:
     terminal.show_table(
         ("profile", "engine", "model", "digest"),
         [(reference, profile.engine, profile.model or "–", digest[:12]) for reference, digest, profile in found],
+        empty="No profile is published: synth profile publish @FILE TEAM/NAME@v1, or name a profile as @FILE",
     )
 
 
@@ -222,4 +224,5 @@ def list_policies(*, as_json: options.Json = False) -> None:
             for item in found
         ],
         right=frozenset({"parameters", "context"}),
+        empty="No base policy yet: synth policy make @examples/base-policy.json",
     )

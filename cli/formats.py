@@ -35,6 +35,13 @@ def plain(text: str) -> str:
     return escape(visible(text))
 
 
+def told(text: str) -> str:
+    """Return what an agent's end or an assessment says: the message of a model's error, not its document."""
+    from domain.records.wording import without_documents
+
+    return plain(without_documents(text))
+
+
 def when(at_ms: int) -> str:
     """Return a moment in local time."""
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

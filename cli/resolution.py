@@ -14,6 +14,7 @@ def resolve(platform: "Platform", unit: str, *, applied: bool) -> None:
     Raises:
         ConflictError: the trainer can prove the opposite of what the operator says.
         UnresolvedUpdateError: ``applied``, and the trainer holds no result to continue from.
+        ConflictError: nothing is unresolved.
         NotFoundError: no such unit or update.
     """
     from domain.errors import ConflictError
@@ -21,8 +22,7 @@ def resolve(platform: "Platform", unit: str, *, applied: bool) -> None:
     from domain.records.names import experiment_of
     from domain.service import learning
 
-    with platform.ledger.snapshot() as tx:
-        tx.updates.get(unit)
+    learning.check_unresolved(platform, unit)
     status, step = asyncio.run(_ask(platform, experiment_of(unit), unit))
     if status is (StepStatus.NOT_APPLIED if applied else StepStatus.APPLIED):
         proven = "happened" if status is StepStatus.APPLIED else "did not happen"

@@ -7,6 +7,7 @@ import typer
 from cli import options, run_control, run_export, run_import, run_trials, terminal, views
 from cli.connection import existing_platform
 from cli.waiting import answer
+from domain.records.wording import counted
 
 app = typer.Typer(no_args_is_help=True, help="Start, follow, read and end experiments.")
 
@@ -49,21 +50,33 @@ def start(
 
 
 @app.command("list", epilog=options.example("synth run list --limit 20"))
-def list_runs(limit: options.Limit = 50, *, as_json: options.Json = False) -> None:
-    """List experiments, newest first. JSON: {experiments}."""
-    with existing_platform().ledger.snapshot() as tx:
-        found = tx.experiments.all(limit)
+def list_runs(
+    limit: options.Limit = 50,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also the single attempts of `synth agent run`.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List experiments, newest first, each with the mean of its task means and the scored attempts behind it.
+
+    JSON: {experiments}.
+    """
+    from domain.service import inspection
+
+    opened = existing_platform()
+    found, n_left_out = inspection.newest(opened, limit, every=every)
     if as_json:
         terminal.emit({"experiments": found})
-    else:
-        views.experiments(found)
+        return
+    views.experiments([inspection.row_of(opened, item) for item in found])
+    if n_left_out:
+        terminal.note(f"[dim]{counted(n_left_out, 'attempt')} of `synth agent run` left out: --all[/]")
 
 
 @app.command(epilog=options.example("synth run show evl-01k..."))
 def show(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
     """Show an experiment: state, units, counts, checkpoints.
 
-    JSON: {experiment, units, n_trials_planned, outcomes, assessed, ungraded, mean, n_scored, checkpoints}.
+    JSON: {experiment, units, n_trials_planned, outcomes, assessed, ungraded, mean, n_scored, checkpoints, actor}.
     """
     from domain.service import inspection
 
@@ -106,15 +119,22 @@ def checkpoints(experiment: options.ExperimentId, *, as_json: options.Json = Fal
 
     JSON: {checkpoints: [{checkpoint, trials, n_trained_tokens, used_by}]}.
     """
+    from domain.records.experiment import ExperimentKind
     from domain.service import inspection
 
     opened = existing_platform()
-    found = inspection.show(opened, experiment).checkpoints
+    view = inspection.show(opened, experiment)
+    found = view.checkpoints
     if as_json:
         lineages = [inspection.checkpoint_lineage(opened, item.checkpoint_id, training_id=experiment) for item in found]
         terminal.emit({"checkpoints": lineages})
-    else:
+    elif found:
         views.checkpoints(found)
+    elif view.experiment.spec.kind is not ExperimentKind.TRAINING:
+        kind = view.experiment.spec.kind.value
+        terminal.say(f"{experiment} is of kind {kind}: only trainings make checkpoints (synth train start)")
+    else:
+        terminal.say(f"{experiment} has no checkpoint yet: the first one comes with its first optimizer step")
 
 
 run_trials.register(app)

@@ -9,6 +9,7 @@ import typer
 from cli import formats, options, terminal
 from cli.connection import existing_platform
 from cli.reporting import assessed_trials
+from domain.records.wording import counted, one_of
 
 if TYPE_CHECKING:
     from domain.records.assessment import Assessment
@@ -28,6 +29,12 @@ def trials(
 
     JSON: {trials: [{trial, assessment}]}; assessment is null where nothing is assessed.
     """
+    from domain.errors import ConfigurationError
+    from domain.records.trial import TrialOutcome
+
+    if outcome is not None and outcome not in set(TrialOutcome):
+        message = f"--outcome: no trial ends {outcome!r}"
+        raise ConfigurationError(message, hint=one_of(outcome, [item.value for item in TrialOutcome]))
     found = [
         (trial, assessment)
         for trial, assessment in assessed_trials(existing_platform(), experiment)
@@ -37,9 +44,12 @@ def trials(
         rows = [{"trial": trial, "assessment": assessment} for trial, assessment in found[:limit]]
         terminal.emit({"trials": rows})
         return
+    empty = "No such trial." if outcome or task else "No trial has ended yet."
     numbers = frozenset({"reward", "calls", "sampled tokens", "wall"})
     columns = ("trial", "attempt", "task", "outcome", "reward", "calls", "sampled tokens", "wall")
-    terminal.show_table(columns, [_row(trial, assessment) for trial, assessment in found[:limit]], right=numbers)
+    terminal.show_table(
+        columns, [_row(trial, assessment) for trial, assessment in found[:limit]], right=numbers, empty=empty
+    )
     _ungraded([assessment for _, assessment in found if assessment is not None])
     if len(found) > limit:
         terminal.note(f"[dim]{len(found) - limit} more: --limit {len(found)}[/]")
@@ -51,7 +61,7 @@ def _ungraded(assessments: "list[Assessment]") -> None:
 
     reasons = ungraded_reasons(assessments)
     for reason, count in reasons.items():
-        terminal.say(f"[yellow]ungraded[/] {count} x {formats.plain(reason)}")
+        terminal.say(f"[yellow]ungraded[/] {count} x {formats.told(reason)}")
     if reasons and sum(reasons.values()) == len(assessments):
         terminal.say(f"[bold red]{NOTHING_GRADED}[/]")
 
@@ -105,14 +115,20 @@ def artifacts(
 
     JSON: {artifacts: [{trial, attempt, kind, path, size_bytes, digest}]}.
     """
+    from domain.errors import NotFoundError
+    from domain.records.identities import Named, named_by
     from domain.service import inspection
 
     opened = existing_platform()
-    if _is_experiment(identity):
+    kind = named_by(identity)
+    if kind is Named.EXPERIMENT:
         found = [trial for trial, _ in assessed_trials(opened, identity)]
-    else:
+    elif kind in {Named.TRIAL, Named.ATTEMPT}:
         with opened.ledger.snapshot() as tx:
             found = [tx.trials.get(inspection.find_trial(opened, identity))]
+    else:
+        message = f"{identity!r} names neither an experiment nor a trial"
+        raise NotFoundError(message, hint="synth run list shows experiments, synth run trials EXPERIMENT their trials")
     rows: list[dict[str, str | int]] = []
     with terminal.bars(shown=not as_json) as progress:
         for number, trial in enumerate(found, start=1):
@@ -121,11 +137,7 @@ def artifacts(
     if as_json:
         terminal.emit({"artifacts": rows})
     else:
-        terminal.say(f"Wrote {len(rows)} archives of {len(found)} trials below [bold]{out}[/]")
-
-
-def _is_experiment(identity: str) -> bool:
-    return "-" in identity and "/" not in identity
+        terminal.say(f"Wrote {counted(len(rows), 'archive')} of {counted(len(found), 'trial')} below [bold]{out}[/]")
 
 
 def _download(opened: "Platform", trial: "TrialRecord", out: Path) -> list[dict[str, str | int]]:

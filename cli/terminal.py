@@ -6,7 +6,7 @@ Results go to stdout, everything else to stderr, so that a pipe sees results alo
 import json
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,11 +63,16 @@ def note(text: str) -> None:
     console(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
-    """Print a table; ``right`` names the columns of numbers."""
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset(), empty: str = ""
+) -> None:
+    """Print a table; ``right`` names the columns of numbers, ``empty`` is said instead where there is no row."""
     from rich import box
     from rich.table import Table
 
+    if empty and not rows:
+        say(empty)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
         first = column == columns[0]

@@ -8,6 +8,7 @@ from adapters.ledgers.schema import experiments
 from adapters.ledgers.session import Session, decoded, encoded
 from domain.errors import ConflictError, NotFoundError
 from domain.records.experiment import Experiment, ExperimentSpec, ExperimentState
+from domain.records.identities import Named, identity_hint
 
 _C = experiments.c
 _CANCELLED = ExperimentState.CANCELLED.value
@@ -17,6 +18,9 @@ _ADD = insert(experiments)
 _GET = select(experiments).where(_C.experiment_id == bindparam("experiment_id"))
 _BY_KEY = select(experiments).where(_C.idempotency_key == bindparam("key"))
 _NEWEST = select(experiments).order_by(_C.n.desc()).limit(bindparam("count"))
+_NEWEST_IDS = select(_C.experiment_id).order_by(_C.n.desc()).limit(bindparam("count"))
+_MEANT_PERHAPS = 1000
+"""Newest experiments among which a mistyped id is looked for."""
 _OPEN = select(experiments).where(_C.state.not_in(_TERMINAL)).order_by(_C.n)
 _MOVE = update(experiments).where(_C.experiment_id == bindparam("key"), _C.state.not_in(_TERMINAL))
 _REOPEN = (
@@ -89,11 +93,14 @@ class SqlExperiments:
         if self._session.run(_CANCEL, {"key": experiment_id}) == 0:
             self._row(experiment_id)
 
+    def _ids(self) -> list[str]:
+        return [row.experiment_id for row in self._session.all(_NEWEST_IDS, count=_MEANT_PERHAPS)]
+
     def _row(self, experiment_id: str) -> Any:
         row = self._session.one(_GET, experiment_id=experiment_id)
         if row is None:
             message = f"experiment {experiment_id!r} is not in the ledger"
-            raise NotFoundError(message, hint="list the experiments to see their ids")
+            raise NotFoundError(message, hint=identity_hint(experiment_id, Named.EXPERIMENT, self._ids()))
         return row
 
 

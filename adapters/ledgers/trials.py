@@ -7,6 +7,7 @@ from adapters.ledgers.session import Session, decoded, encoded, object_ref
 from domain.errors import ConflictError, NotFoundError
 from domain.records.assessment import Assessment, AssessmentOutcome, QualifiedGroup
 from domain.records.experiment import ExperimentSpec, Lease
+from domain.records.identities import Named, identity_hint
 from domain.records.task import ObjectRef
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
 
@@ -188,4 +189,4 @@ def _by(assessor: str) -> ColumnElement[bool]:
 
 
 def _unknown(trial_id: str) -> NotFoundError:
-    return NotFoundError(f"trial {trial_id!r} is not in the ledger", hint="only ended trials are; check the id")
+    return NotFoundError(f"trial {trial_id!r} is not in the ledger", hint=identity_hint(trial_id, Named.TRIAL))

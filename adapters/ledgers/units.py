@@ -8,6 +8,7 @@ from adapters.ledgers.schema import experiments, manifests, units
 from adapters.ledgers.session import Session, decoded, encoded, object_ref
 from domain.errors import FenceError, NotFoundError
 from domain.records.experiment import Lease, Unit, UnitState
+from domain.records.identities import Named, identity_hint
 from domain.records.model import PolicyVersion
 from domain.records.task import ObjectRef
 
@@ -74,7 +75,7 @@ class SqlUnits:
     def set_state(self, unit: str, state: UnitState, *, detail: str = "") -> None:
         """Move a unit; its lease stays as it is. Raises NotFoundError."""
         if self._session.run(_MOVE, {"key": unit, "state": state.value, "detail": detail}) == 0:
-            raise _unknown(unit)
+            raise self._unknown(unit)
 
     def next_generation(self, unit: str) -> int:
         """Grow the generation and return it. Raises NotFoundError."""
@@ -149,16 +150,16 @@ class SqlUnits:
     def _row(self, unit: str) -> Any:
         row = self._session.one(_GET, key=unit)
         if row is None:
-            raise _unknown(unit)
+            raise self._unknown(unit)
         return row
+
+    def _unknown(self, unit: str) -> NotFoundError:
+        known = [row.unit for row in self._session.all(_OF, experiment_id=unit.partition(".")[0])]
+        return NotFoundError(f"unit {unit!r} is not in the ledger", hint=identity_hint(unit, Named.UNIT, known))
 
 
 def _expiry(now_ms: int, ttl_s: float) -> int:
     return now_ms + round(ttl_s * 1000)
-
-
-def _unknown(unit: str) -> NotFoundError:
-    return NotFoundError(f"unit {unit!r} is not in the ledger", hint="units are made when their experiment is accepted")
 
 
 def _unit(row: Any) -> Unit:

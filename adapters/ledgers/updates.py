@@ -10,6 +10,7 @@ from adapters.ledgers.schema import checkpoints, updates
 from adapters.ledgers.session import Session, decoded, encoded
 from domain.errors import ConflictError, NotFoundError
 from domain.records.experiment import Lease
+from domain.records.identities import Named, identity_hint
 from domain.records.model import Checkpoint, PolicyVersion, Update, UpdateState
 
 _U, _K = updates.c, checkpoints.c
@@ -21,6 +22,7 @@ _MOVE = update(updates).where(_U.update_id == bindparam("key"))
 
 _ADD_CHECKPOINT = insert(checkpoints)
 _CHECKPOINT = select(_K.record).where(_K.checkpoint_id == bindparam("checkpoint_id")).order_by(_K.n).limit(1)
+_ALL_IDS = select(_K.checkpoint_id).order_by(_K.n)
 _ALL = select(_K.record).order_by(_K.n)
 _ALL_OF = _ALL.where(_K.experiment_id == bindparam("experiment_id"))
 _BATCH_STATE = select(_U.state).where(_U.experiment_id == bindparam("experiment_id"), _U.batch == bindparam("batch"))
@@ -107,7 +109,7 @@ class SqlUpdates:
             row = self._session.one(_CHECKPOINT, checkpoint_id=checkpoint_id)
         if row is None:
             message = f"checkpoint {checkpoint_id!r} is not in the ledger"
-            raise NotFoundError(message, hint="name ckpt-<12 hex>, or <experiment>@<batch> of a finished batch")
+            raise NotFoundError(message, hint=identity_hint(checkpoint_id, Named.CHECKPOINT, self._ids()))
         return decoded(Checkpoint, row.record)
 
     def checkpoints(self, experiment_id: str | None = None) -> tuple[Checkpoint, ...]:
@@ -137,11 +139,14 @@ class SqlUpdates:
             return None
         return self._session.one(_AT_BATCH, experiment_id=experiment_id, batch=batch)
 
+    def _ids(self) -> list[str]:
+        return [row.checkpoint_id for row in self._session.all(_ALL_IDS)]
+
     def _row(self, update_id: str) -> Any:
         row = self._session.one(_GET, key=update_id)
         if row is None:
             message = f"update {update_id!r} is not in the ledger"
-            raise NotFoundError(message, hint="an update begins when its batch reaches the optimizer")
+            raise NotFoundError(message, hint="its batch has not reached the optimizer yet; an update begins there")
         return row
 
     def _held(self, lease: Lease, update_id: str, state: UpdateState) -> Any:
@@ -155,7 +160,7 @@ class SqlUpdates:
     def _expect(self, row: Any, state: UpdateState) -> None:
         if row.state != state.value:
             message = f"update {row.update_id} is {row.state}, not {state.value}"
-            raise ConflictError(message, hint="read the update again: it has moved")
+            raise ConflictError(message, hint=f"`synth run show {row.experiment_id}` tells where its batch stands")
 
     def _move(self, update_id: str, state: UpdateState, **values: object) -> None:
         self._session.run(_MOVE, {"key": update_id, "state": state.value, **values})

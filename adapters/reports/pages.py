@@ -6,6 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adapters.reports import formats
+from domain.records.wording import without_documents
 
 
 @cache
@@ -24,6 +25,7 @@ def _environment() -> Environment:
         number=formats.number,
         duration=formats.duration,
         when=formats.when,
+        told=without_documents,
     )
     return environment
 

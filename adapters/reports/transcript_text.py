@@ -6,6 +6,7 @@ from adapters.reports import formats
 from adapters.reports.conversation import CallFacts, Turn, turns_of
 from domain.records.assessment import Assessment
 from domain.records.trial import TrialRecord
+from domain.records.wording import without_documents
 from domain.service.inspection import Transcript
 
 _STYLES = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -30,7 +31,7 @@ def _head(text: Text, trial: TrialRecord) -> None:
     usage = trial.usage
     text.append(formats.visible(trial.task_name), style="bold")
     text.append(f"  {trial.outcome.value}", style="green" if trial.outcome.value == "completed" else "red")
-    text.append(f"  {formats.visible(trial.detail)}\n" if trial.detail else "\n")
+    text.append(f"  {formats.visible(without_documents(trial.detail))}\n" if trial.detail else "\n")
     facts = (
         f"trial {trial.trial_id}  attempt {trial.key}  model {trial.policy or formats.DASH}\n"
         f"{usage.n_calls} calls, {formats.count(usage.n_prompt_tokens)} prompt tokens, "
@@ -66,4 +67,4 @@ def _assessment(text: Text, assessment: Assessment) -> None:
     text.append(f"\n{assessment.assessor}", style="bold")
     text.append(f"  {assessment.outcome.value}  reward {formats.score(assessment.reward)}", style="bold")
     text.append("  tampered" if assessment.tampered else "", style="bold red")
-    text.append(f"\n{formats.visible(assessment.reason)}\n" if assessment.reason else "\n")
+    text.append(f"\n{formats.visible(without_documents(assessment.reason))}\n" if assessment.reason else "\n")

@@ -18,7 +18,7 @@ from domain.maths.statistics import (
 from domain.records.experiment import Experiment
 from domain.records.manifest import AssessmentManifest, TrialManifest
 from domain.records.model import Checkpoint, Update, UpdateState
-from domain.records.task import TaskEntry
+from domain.records.task import ObjectRef, TaskEntry
 from domain.service.platform import Platform
 from domain.service.task_pages import entries_of
 from domain.service.ungraded import ungraded_reasons
@@ -80,14 +80,22 @@ def evaluation(platform: Platform, experiment_id: str) -> EvaluationReport:
         units = [unit.unit for unit in tx.units.of(experiment_id)]
         refs = [(tx.units.manifest(unit, "trials"), tx.units.manifest(unit, "assessments")) for unit in units]
         task_set, _ = tx.catalog.task_set(experiment.spec.task_set)
-    tally = _Tally()
-    for trial_ref, assessment_ref in refs:
-        if trial_ref is not None and assessment_ref is not None:
-            manifest = platform.records.load(TrialManifest, trial_ref)
-            tally.add(manifest, platform.records.load(AssessmentManifest, assessment_ref), assessment_ref.digest)
+    tally = _tally(platform, refs)
     if not tally.sources:
         raise NotFoundError(f"{experiment_id}: nothing is assessed yet", hint=f"synth run show {experiment_id}")
     return _report(experiment, {entry.digest: entry for entry in entries_of(platform.records, task_set)}, tally)
+
+
+def mean_alone(platform: Platform, experiment: Experiment) -> Estimate | None:
+    """Return the mean of task means over the units that have been assessed, for lists; None before the first.
+
+    It is ``evaluation``'s but for the interval: families, which only the task set knows, are left out.
+    """
+    with platform.ledger.snapshot() as tx:
+        units = [unit.unit for unit in tx.units.of(experiment.experiment_id)]
+        refs = [(tx.units.manifest(unit, "trials"), tx.units.manifest(unit, "assessments")) for unit in units]
+    tally = _tally(platform, refs)
+    return mean_score(merged_scores(tally.scores, families={}, planned={})) if tally.sources else None
 
 
 @dataclass(slots=True)
@@ -116,6 +124,16 @@ class _Tally:
         self.n_prompt_tokens += sum(trial.usage.n_prompt_tokens for trial in manifest.trials)
         self.n_sampled_tokens += sum(trial.usage.n_sampled_tokens for trial in manifest.trials)
         self.sandbox_s += sum(trial.usage.wall_s for trial in manifest.trials)
+
+
+def _tally(platform: Platform, refs: Sequence[tuple[ObjectRef | None, ObjectRef | None]]) -> _Tally:
+    """Count the units whose trials and assessments are both there."""
+    tally = _Tally()
+    for trial_ref, assessment_ref in refs:
+        if trial_ref is not None and assessment_ref is not None:
+            manifest = platform.records.load(TrialManifest, trial_ref)
+            tally.add(manifest, platform.records.load(AssessmentManifest, assessment_ref), assessment_ref.digest)
+    return tally
 
 
 def _report(experiment: Experiment, entries: Mapping[str, TaskEntry], tally: _Tally) -> EvaluationReport:

@@ -10,10 +10,15 @@ from domain.maths.statistics import Estimate
 from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.experiment import Event, Experiment, ExperimentKind, Unit
 from domain.records.model import Checkpoint
+from domain.records.profile import Profile
 from domain.records.trial import Interaction, TrialRecord
-from domain.service.evaluate import evaluation
+from domain.service.evaluate import evaluation, mean_alone
 from domain.service.platform import Platform
 from domain.service.ungraded import ungraded_reasons
+
+BY = "by"
+"""Label of an experiment: what submitted it."""
+BY_AGENT_RUN = "synth agent run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,18 @@ class ExperimentView:
     and before the first unit has ended."""
     n_scored: int
     checkpoints: tuple[Checkpoint, ...]
+    actor: Profile
+    """The profile whose digest the specification holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """An experiment in a list."""
+
+    experiment: Experiment
+    actor: Profile
+    mean: Estimate | None
+    """As in ``ExperimentView``, without its interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +94,7 @@ def show(platform: Platform, experiment_id: str) -> ExperimentView:
         assessments = [item for unit in units for item in tx.trials.assessments(unit.unit)]
         checkpoints = tx.updates.checkpoints(experiment_id)
         planned = _n_planned(tx, experiment)
+        actor = tx.catalog.profile(experiment.spec.actor_digest)
     return ExperimentView(
         experiment=experiment,
         units=units,
@@ -87,6 +105,38 @@ def show(platform: Platform, experiment_id: str) -> ExperimentView:
         mean=_mean(platform, experiment),
         n_scored=sum(item.outcome is not AssessmentOutcome.UNGRADED for item in assessments),
         checkpoints=checkpoints,
+        actor=actor,
+    )
+
+
+def newest(platform: Platform, limit: int, *, every: bool = True) -> tuple[tuple[Experiment, ...], int]:
+    """Return up to ``limit`` experiments, newest first, and how many newer ones than the last were left out.
+
+    Args:
+        platform: the ports.
+        limit: the most to return.
+        every: without it, single attempts of ``synth agent run`` are left out.
+    """
+    taken = limit
+    with platform.ledger.snapshot() as tx:
+        while True:
+            found = tx.experiments.all(taken)
+            shown = [item for item in found if every or item.spec.labels.get(BY) != BY_AGENT_RUN]
+            if len(shown) >= limit or len(found) < taken:
+                break
+            taken *= 4
+    kept = tuple(shown[:limit])
+    end = found.index(kept[-1]) + 1 if len(kept) == limit else len(found)
+    return kept, end - len(kept)
+
+
+def row_of(platform: Platform, experiment: Experiment) -> ExperimentRow:
+    """Return what a list shows of an experiment."""
+    with platform.ledger.snapshot() as tx:
+        actor = tx.catalog.profile(experiment.spec.actor_digest)
+    is_scored = experiment.spec.kind not in {ExperimentKind.UNSCORED, ExperimentKind.TRAINING}
+    return ExperimentRow(
+        experiment=experiment, actor=actor, mean=mean_alone(platform, experiment) if is_scored else None
     )
 
 

@@ -2,16 +2,24 @@
 
 from dataclasses import dataclass
 
-from domain.errors import LedgerError, TrainerError, UnresolvedUpdateError
+from domain.errors import ConfigurationError, ConflictError, LedgerError, TrainerError, UnresolvedUpdateError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.group import contribution_of
 from domain.lifecycle.lease import LEASE_TTL_S, hold
 from domain.ports import Contribution, StepResult, StepStatus, TrainingRun
 from domain.records.experiment import Experiment, Lease, Unit, UnitState
 from domain.records.model import Checkpoint, FileEntry, PolicyVersion, Update, UpdateState
+from domain.records.names import is_training
 from domain.records.profile import Optimisation
 from domain.service.accept import admit_unit
 from domain.service.platform import Platform
+
+_RESOLVED = {
+    UpdateState.PREPARING: ("its step has not been sent yet", "the batch goes on by itself while `synth up` runs"),
+    UpdateState.APPLIED: ("its step is taken and recorded", "the training has gone on from its checkpoint"),
+    UpdateState.SKIPPED: ("its groups carried no signal, so it took no step", "the training has gone on"),
+}
+"""Why an update needs no operator, and what becomes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +195,27 @@ def resolve(platform: Platform, unit: str, *, applied: bool, step: StepResult | 
         tx.units.set_state(unit, UnitState.ADMITTED, detail="resolved by the operator")
         body = {"status": "applied" if applied else "not_applied", "by": "operator"}
         tx.events.append(experiment.experiment_id, "update.resolved", platform.clock.now_ms(), unit, body)
+
+
+def check_unresolved(platform: Platform, unit: str) -> None:
+    """Refuse what there is nothing to resolve of.
+
+    Raises:
+        NotFoundError: no such unit, or its batch has not reached the optimizer.
+        ConfigurationError: it is no batch of a training.
+        ConflictError: its step is no question any more, or none yet.
+    """
+    with platform.ledger.snapshot() as tx:
+        row = tx.units.get(unit)
+        if not is_training(unit):
+            message = f"{unit} takes no optimizer step, so there is nothing to resolve"
+            raise ConfigurationError(message, hint="only batches of trainings are resolved, and only when blocked")
+        update = tx.updates.get(unit)
+    if update.state is not UpdateState.UNRESOLVED:
+        said, hint = _RESOLVED[update.state]
+        raise ConflictError(
+            f"{unit}: nothing to resolve: {said}", hint=f"{hint}; `synth run show {row.experiment_id}` tells more"
+        )
 
 
 def _announce(tx: Transaction, platform: Platform, checkpoint: Checkpoint) -> None:

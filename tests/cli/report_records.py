@@ -148,6 +148,7 @@ def _experiment(kind: ExperimentKind, plan: Plan) -> Experiment:
 
 def _view(experiment: Experiment, planned: int, assessed: dict[str, int]) -> ExperimentView:
     return ExperimentView(
+        actor=Profile(name="agent", engine="mini", model="base:b"),
         experiment=experiment,
         units=(),
         n_trials_planned=planned,

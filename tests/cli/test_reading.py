@@ -169,7 +169,7 @@ def test_an_agent_runs_once_here(published: Synth, tmp_path: Path) -> None:
     found = published.json("agent", "run", "@agent.json", "--task", task, "--sandbox", "memory")
     assert (found["trial"]["outcome"], found["assessment"]["reward"]) == ("completed", 0.5)
     assert "b-one" in published.ok("run", "transcript", found["trial"]["trial_id"]).out
-    states = [item["state"] for item in published.json("run", "list")["experiments"]]
+    states = [item["state"] for item in published.json("run", "list", "--all")["experiments"]]
     assert states == ["succeeded"]
     several = published("agent", "run", "@agent.json", "--task", str(tmp_path / "tasks"), "--sandbox", "memory")
     assert several.code == 2
