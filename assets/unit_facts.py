@@ -7,7 +7,8 @@ import dagster as dg
 
 from assets.estimates import mean_facts
 from assets.stamps import Facts, experiment_facts, manifest_facts, table
-from domain.maths.statistics import mean_score, scores_by_task
+from domain.maths.scores import scores_by_task
+from domain.maths.statistics import mean_score
 from domain.records.assessment import Assessment, QualifiedGroup
 from domain.records.experiment import Experiment
 from domain.records.manifest import AssessmentManifest, GroupManifest, TrialManifest

@@ -11,7 +11,8 @@ from cli.work_log import Span, WorkLog, worked_ms
 if TYPE_CHECKING:
     from cli.demo_setup import Setup
     from cli.up import Up
-    from domain.maths.statistics import Estimate, TaskScores
+    from domain.maths.scores import TaskScores
+    from domain.maths.statistics import Estimate
     from domain.records.experiment import Experiment
     from domain.service.platform import Platform
 

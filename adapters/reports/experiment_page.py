@@ -11,7 +11,8 @@ from adapters.reports.content import ExperimentContent, LabelledEvaluation
 from adapters.reports.pages import render
 from adapters.reports.tables import Family, TaskRow, batches, families, task_rows
 from domain.maths.comparison import Comparison
-from domain.maths.statistics import Coverage, Estimate
+from domain.maths.scores import Coverage
+from domain.maths.statistics import Estimate
 from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.canonical import jsonable
 from domain.records.experiment import ExperimentKind

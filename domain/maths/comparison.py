@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from domain.errors import ConfigurationError
 from domain.maths.distributions import normal_quantile
-from domain.maths.statistics import Coverage, Estimate, TaskScores, clustered_estimate, coverage_of, t_estimate
+from domain.maths.scores import Coverage, TaskScores, coverage_of
+from domain.maths.statistics import Estimate, clustered_estimate, t_estimate
 
 _EXACT_UP_TO = 18
 """Non-zero differences up to which every sign pattern is enumerated: 2^18 sums."""

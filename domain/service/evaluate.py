@@ -6,15 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from domain.errors import NotFoundError
 from domain.maths.comparison import Comparison, paired_difference
-from domain.maths.merging import merged_scores
-from domain.maths.statistics import (
-    Estimate,
-    TaskScores,
-    mean_score,
-    pass_at_k_over_tasks,
-    pass_hat_k_over_tasks,
-    scores_by_task,
-)
+from domain.maths.scores import TaskScores, merged_scores, scores_by_task
+from domain.maths.statistics import Estimate, mean_score, pass_at_k_over_tasks, pass_hat_k_over_tasks
 from domain.records.experiment import Experiment
 from domain.records.manifest import AssessmentManifest, TrialManifest
 from domain.records.model import Checkpoint, Update, UpdateState

@@ -2,7 +2,8 @@
 
 from adapters.reports.content import ExperimentContent, LabelledEvaluation
 from domain.maths.comparison import paired_difference
-from domain.maths.statistics import TaskScores, mean_score
+from domain.maths.scores import TaskScores
+from domain.maths.statistics import mean_score
 from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.experiment import Experiment, ExperimentKind, ExperimentSpec, ExperimentState
 from domain.records.model import Checkpoint, PolicyVersion, Update, UpdateState

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.agent_run import run_once
+from cli.submission import Actor
 from domain.errors import FenceError
 from domain.ledger_ports import Ledger, Transaction
 from domain.lifecycle.lease import LEASE_TTL_S
@@ -73,7 +74,7 @@ async def test_no_tick_launches_what_an_agent_run_has_accepted(platform: Platfor
     ticked = TickedLedger(platform.ledger, platform)
     found = await run_once(
         replace(platform, ledger=ticked),
-        profile=ACTOR,
+        actor=Actor(profile=ACTOR),
         directory=str(tmp_path / "tasks" / "a1"),
         model=None,
         sandbox="memory",

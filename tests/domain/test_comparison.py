@@ -15,7 +15,8 @@ from domain.maths.comparison import (
     tasks_needed,
     within_task_variance,
 )
-from domain.maths.statistics import TaskScores, wilson_estimate
+from domain.maths.scores import TaskScores
+from domain.maths.statistics import wilson_estimate
 
 stats: Any = scipy_stats
 """Not annotated enough to check against."""

@@ -13,17 +13,15 @@ from scipy import stats as scipy_stats
 
 from domain.errors import ConfigurationError
 from domain.maths.distributions import incomplete_beta, normal_quantile, t_quantile
+from domain.maths.scores import TaskScores, coverage_of, scores_by_task
 from domain.maths.statistics import (
     Estimate,
-    TaskScores,
     clustered_estimate,
-    coverage_of,
     mean_score,
     pass_at_k,
     pass_at_k_over_tasks,
     pass_hat_k,
     pass_hat_k_over_tasks,
-    scores_by_task,
     t_estimate,
     wilson_estimate,
 )
