@@ -9,6 +9,7 @@ from domain.lifecycle.demand import never_fits, shaped
 from domain.lifecycle.lease import LEASE_TTL_S
 from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.schedule import n_units
+from domain.lifecycle.time_needed import too_short
 from domain.records.canonical import digest_of
 from domain.records.experiment import (
     Experiment,
@@ -231,7 +232,7 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profi
     for kind in task_set.classes:
         task = shaped(platform.records.load(Task, kind.example.record), plan)
         reasons = task_refusals(task, sandbox, platform.engines[actor.engine], platform.variables)
-        if reasons := (*reasons, *never_fits(task, platform.budget)):
+        if reasons := (*reasons, *never_fits(task, platform.budget), *too_short(task, plan)):
             alike = f" and {kind.n_tasks - 1} like it" if kind.n_tasks > 1 else ""
             refused.append(f"{kind.example.name}{alike}: {'; '.join(reasons)}")
             n_refused += kind.n_tasks

@@ -6,12 +6,12 @@ from domain.errors import ConfigurationError, NotFoundError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.demand import shaped, trial_demand
-from domain.lifecycle.group import assess
 from domain.lifecycle.lease import LEASE_TTL_S, hold
+from domain.lifecycle.reassess import cannot_reassess, reassess, ungraded
 from domain.lifecycle.steps import is_verified_inside
 from domain.lifecycle.trial_context import TAMPERED
 from domain.ports import Progress, Verifier
-from domain.records.assessment import Assessment, AssessmentOutcome
+from domain.records.assessment import Assessment
 from domain.records.canonical import digest_of
 from domain.records.experiment import Experiment, ExperimentKind, ExperimentState, Lease, UnitState
 from domain.records.manifest import AssessmentManifest, TrialManifest
@@ -29,8 +29,10 @@ def accept_regrade(platform: Platform, source_id: str, *, idempotency_key: str |
 
     Raises:
         NotFoundError: no such experiment, or it has no retained trials.
-        ConfigurationError: the source is itself a regrade, or is still running.
+        ConfigurationError: the source is itself a regrade, or is still running, or none of its tasks has a verifier
+            that can run again.
     """
+    _check_tasks(platform, source_id)
     now_ms = platform.clock.now_ms()
     with platform.ledger.begin() as tx:
         source = tx.experiments.get(source_id)
@@ -54,6 +56,22 @@ def accept_regrade(platform: Platform, source_id: str, *, idempotency_key: str |
         for index in range(n_units):
             admit_unit(tx, held, index, None, now_ms)
     return Accepted(experiment=held, created=True)
+
+
+def _check_tasks(platform: Platform, source_id: str) -> None:
+    """Refuse what would leave every trial ungraded; where some can be verified, the others are, by name."""
+    with platform.ledger.snapshot() as tx:
+        task_set, _ = tx.catalog.task_set(tx.experiments.get(source_id).spec.task_set)
+    found = {
+        kind.example.name: cannot_reassess(platform.records.load(Task, kind.example.record))
+        for kind in task_set.classes
+    }
+    if found and all(found.values()):
+        name, why = next(iter(found.items()))
+        raise ConfigurationError(
+            f"{source_id}: no task of {task_set.reference} can be verified again: {name}: {why}",
+            hint="run the experiment again, with separate verifiers",
+        )
 
 
 def _check_source(tx: Transaction, source: Experiment) -> None:
@@ -118,7 +136,8 @@ async def _assess_all(
         nonlocal done
         async with admission.place(demands[trial.task_digest]):
             found = _unknown(verifier, tasks[trial.task_digest], trial) if is_imported else None
-            found = found or await assess(verifier, tasks[trial.task_digest], trial, fence=lease.fence)
+            task = tasks[trial.task_digest]
+            found = found or await reassess(verifier, platform.store, task, trial, fence=lease.fence)
         done += 1
         progress("trial", done, len(manifest.trials))
         return found
@@ -133,9 +152,4 @@ def _unknown(verifier: Verifier, task: Task, trial: TrialRecord) -> Assessment |
         return None
     if not trial.outcome.is_assessable() or trial.detail.startswith(TAMPERED):
         return None
-    return Assessment(
-        trial_id=trial.trial_id,
-        assessor=verifier.identity(task),
-        outcome=AssessmentOutcome.UNGRADED,
-        reason="the imported job did not keep what the verifier would look at",
-    )
+    return ungraded(verifier, task, trial, "the imported job did not keep what the verifier would look at")

@@ -7,6 +7,7 @@ from domain.errors import NotFoundError
 from domain.lifecycle.deadline import all_or_cancel
 from domain.lifecycle.group import assess
 from domain.lifecycle.preflight import foreign_line_ends, leaks, unpinned_images
+from domain.lifecycle.reassess import cannot_reassess, reassess
 from domain.lifecycle.refusals import task_refusals
 from domain.lifecycle.task_lint import lint
 from domain.lifecycle.trial import Attempt, TrialContext, run_trial
@@ -126,7 +127,10 @@ def _words(assessment: Assessment) -> str:
 async def _assessments(
     platform: Platform, task: Task, archive: bytes, engine: str, sandbox: str, holder: str, *, times: int
 ) -> list[Assessment]:
-    """Run one trial and assess what it left ``times`` times, each in a fresh box."""
+    """Run one trial and assess what it left ``times`` times, each in a fresh box.
+
+    Where a verifier shares the agent's box, each assessment takes a trial of its own.
+    """
     profile = Profile(name=engine, engine=engine)
     plan = Plan(sandbox=sandbox)
     context = TrialContext(
@@ -147,5 +151,12 @@ async def _assessments(
         variables=platform.variables,
     )
     key = AttemptKey(unit="vetting", group=0, attempt=0)
-    trial = await run_trial(context, Attempt(key=key, task=task, archive=archive, seed=0))
-    return [await assess(platform.verifiers[sandbox], task, trial, fence=0) for _ in range(times)]
+    attempt, verifier = Attempt(key=key, task=task, archive=archive, seed=0), platform.verifiers[sandbox]
+    trial = await run_trial(context, attempt)
+    found = [await assess(verifier, task, trial, fence=0)]
+    while len(found) < times:
+        if cannot_reassess(task):
+            found.append(await assess(verifier, task, await run_trial(context, attempt), fence=0))
+        else:
+            found.append(await reassess(verifier, platform.store, task, trial, fence=0))
+    return found

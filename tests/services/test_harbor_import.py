@@ -328,8 +328,7 @@ async def test_jobs_that_harbor_ran_have_our_outcomes(bench: Bench, tmp_path: Pa
     regrade = accept_regrade(bench.platform, oracle.experiment.experiment_id).experiment.experiment_id
     unit = f"{oracle.experiment.experiment_id}.s000"
     _, manifest = await regrade_unit(bench.platform, regrade, unit, "worker", silent)
-    rewards = sorted(item.reward for item in manifest.assessments if item.reward is not None)
-    assert rewards == [0.5, 0.5, 0.75, 1.0, 1.0]
+    assert sorted(item.reward for item in manifest.assessments if item.reward is not None) == [0.5, 0.75, 1.0]
 
 
 @pytest.mark.timeout(1200)
