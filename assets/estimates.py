@@ -2,6 +2,7 @@
 
 from assets.stamps import Facts
 from domain.maths.statistics import Estimate
+from domain.records.wording import counted
 
 
 def spoken(estimate: Estimate) -> str:
@@ -16,8 +17,9 @@ def spoken(estimate: Estimate) -> str:
 def mean_facts(estimate: Estimate) -> Facts:
     """Return a mean reward with interval and coverage; ``mean_reward`` is plotted over partitions."""
     coverage = estimate.coverage
+    n = f"{counted(estimate.n_tasks, 'task')}, {counted(estimate.n_attempts, 'attempt')}"
     facts: Facts = {
-        "mean": f"{spoken(estimate)}, n = {estimate.n_tasks} tasks, {estimate.n_attempts} attempts ({estimate.method})",
+        "mean": f"{spoken(estimate)}, n = {n} ({estimate.method})",
         "n_scored": coverage.n_scored,
         "n_ungraded": coverage.n_ungraded,
         "n_fail_closed": coverage.n_fail_closed,

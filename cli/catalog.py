@@ -7,6 +7,7 @@ import typer
 
 from cli import options, terminal
 from cli.connection import existing_platform, platform
+from domain.records.wording import counted
 
 task_sets = typer.Typer(no_args_is_help=True, help="Publish, list and show task sets.")
 profiles = typer.Typer(no_args_is_help=True, help="Publish and list agent profiles.")
@@ -41,7 +42,9 @@ def publish_task_set(
     if as_json:
         terminal.emit(found)
     else:
-        terminal.say(f"Published [bold]{found.reference}[/]: {found.n_tasks} tasks, digest {found.digest[:12]}")
+        terminal.say(
+            f"Published [bold]{found.reference}[/]: {counted(found.n_tasks, 'task')}, digest {found.digest[:12]}"
+        )
         terminal.note(f"[dim]try its solutions, and nothing: {terminal.command()} task-set check {found.reference}[/]")
 
 
@@ -59,7 +62,7 @@ def import_swe(
     if as_json:
         terminal.emit({"tasks": found})
     else:
-        terminal.say(f"Wrote {len(found)} tasks into [bold]{directory}[/]; next: synth task-set publish")
+        terminal.say(f"Wrote {counted(len(found), 'task')} into [bold]{directory}[/]; next: synth task-set publish")
 
 
 @task_sets.command(
@@ -97,7 +100,10 @@ def build_task_set(
         terminal.emit({"task_set": found, "images": images})
         return
     terminal.show_table(("built from", "image"), sorted(images.items()))
-    terminal.say(f"Published [bold]{found.reference}[/]: {found.n_tasks} tasks, {len(images)} images pinned")
+    terminal.say(
+        f"Published [bold]{found.reference}[/]: {counted(found.n_tasks, 'task')}, "
+        f"{counted(len(images), 'image')} pinned"
+    )
 
 
 @task_sets.command("list", epilog=options.example("synth task-set list"))
@@ -146,7 +152,7 @@ def show_task_set(
         return
     rows = [(entry.name, entry.family or "–", entry.digest[:12]) for entry in entries]
     terminal.show_table(("task", "family", "digest"), rows)
-    terminal.note(f"{len(entries)} of {found.n_tasks} tasks of {found.reference}")
+    terminal.note(f"{len(entries)} of {counted(found.n_tasks, 'task')} of {found.reference}")
 
 
 @profiles.command("publish", epilog=options.example("synth profile publish @agent.json team/agent@v1"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli import formats, terminal
 from cli.work_log import Span, WorkLog, worked_ms
+from domain.records.wording import counted
 
 if TYPE_CHECKING:
     from cli.demo_setup import Setup
@@ -209,7 +210,7 @@ def show(found: DemoResult, home: Path | None) -> None:
                 str(side.n_attempts),
                 str(side.n_ungraded),
             )
-            for name, side in (("base policy", found.base), (f"after {found.batches} batches", found.trained))
+            for name, side in (("base policy", found.base), (f"after {counted(found.batches, 'batch')}", found.trained))
         ],
         right=frozenset({"mean reward", "tasks", "attempts", "ungraded"}),
     )
@@ -219,7 +220,7 @@ def show(found: DemoResult, home: Path | None) -> None:
         f"Paired gain [bold]{formats.score(gain.value)}[/], 95 % {formats.interval(gain.low, gain.high)}".replace(
             ", 95 % [", r", 95 % \["
         )
-        + f" over {gain.n_tasks} tasks ({gain.method}), p {p}"
+        + f" over {counted(gain.n_tasks, 'task')} ({gain.method}), p {p}"
     )
     terminal.say(
         f"{found.n_ungraded} ungraded trials, {_time(found)}, {found.peak_rss_bytes / 2**30:.1f} GiB resident at most"

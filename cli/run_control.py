@@ -8,6 +8,7 @@ import typer
 from cli import options, terminal
 from cli.connection import existing_platform, settings
 from cli.waiting import answer, say_who_runs_it
+from domain.records.wording import counted
 
 
 def cancel(experiment: options.ExperimentId, *, as_json: options.Json = False) -> None:
@@ -106,7 +107,7 @@ def report(
     if as_json:
         terminal.emit({"experiment": experiment, "path": str(written.path), "n_transcripts": written.n_transcripts})
     else:
-        terminal.say(f"Wrote [bold]{written.path}[/] and {written.n_transcripts} transcripts")
+        terminal.say(f"Wrote [bold]{written.path}[/] and {counted(written.n_transcripts, 'transcript')}")
 
 
 def register(app: typer.Typer) -> None:

@@ -9,6 +9,7 @@ import typer
 from cli import options, terminal
 from cli.connection import existing_platform
 from cli.reporting import assessed_trials
+from domain.records.wording import counted
 
 if TYPE_CHECKING:
     from adapters.reports.atif import Document
@@ -55,7 +56,7 @@ def export(
     if as_json:
         terminal.emit({"path": str(directory), "n_trials": len(trials)})
     else:
-        terminal.say(f"Wrote {len(trials)} trials to [bold]{directory}[/]; harbor view {out} shows them")
+        terminal.say(f"Wrote {counted(len(trials), 'trial')} to [bold]{directory}[/]; harbor view {out} shows them")
 
 
 def _harbor_digests(opened: "Platform", experiment: "Experiment", tasks: set[str]) -> dict[str, str]:

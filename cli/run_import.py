@@ -7,6 +7,7 @@ import typer
 
 from cli import options, terminal
 from cli.connection import platform
+from domain.records.wording import counted
 
 
 def import_job(
@@ -47,7 +48,9 @@ def import_job(
     if as_json:
         terminal.emit(found)
     elif found.created:
-        terminal.say(f"Imported {len(job.trials)} trials as [bold]{experiment}[/]; `synth run show {experiment}`")
+        terminal.say(
+            f"Imported {counted(len(job.trials), 'trial')} as [bold]{experiment}[/]; `synth run show {experiment}`"
+        )
     else:
         terminal.say(f"[bold]{experiment}[/] holds this job already")
 

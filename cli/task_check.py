@@ -7,6 +7,7 @@ import typer
 
 from cli import formats, options, terminal
 from cli.connection import existing_platform
+from domain.records.wording import counted
 
 if TYPE_CHECKING:
     from domain.service.vetting import Vetting
@@ -59,7 +60,9 @@ def check(
         )
     else:
         _show(found)
-        terminal.say(f"{found.n_tasks} of {task_set.n_tasks} tasks of {task_set.reference} tried in {sandbox} boxes")
+        terminal.say(
+            f"{found.n_tasks} of {counted(task_set.n_tasks, 'task')} of {task_set.reference} tried in {sandbox} boxes"
+        )
     if not found.passed:
         raise typer.Exit(terminal.EXIT_FAILED)
 

@@ -49,7 +49,7 @@ EXAMPLE: dict[str, Any] = {
                 "kind": "evaluation",
                 "dataset": "team/evaluation@v1",
                 "profile": {"name": "oracle", "engine": "oracle"},
-                "plan": {"attempts": 1, "tasks": 8},
+                "plan": {"attempts": 1, "tasks": 16, "order": "shuffled"},
             }
         }
     }

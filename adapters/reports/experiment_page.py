@@ -17,6 +17,7 @@ from domain.records.assessment import Assessment, AssessmentOutcome
 from domain.records.canonical import jsonable
 from domain.records.experiment import ExperimentKind
 from domain.records.trial import TrialRecord
+from domain.records.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ def _training_figures(content: ExperimentContent) -> list[Figure]:
                 name="paired gain on held-out tasks",
                 value=formats.signed(difference.value),
                 under=f"95 % {formats.interval(difference.low, difference.high, with_sign=True)}, "
-                f"{difference.n_tasks} tasks, {formats.p_value(content.comparison.p_value)}",
+                f"{counted(difference.n_tasks, 'task')}, {formats.p_value(content.comparison.p_value)}",
                 tone="good" if sure else "bad" if worse else "",
             )
         )
@@ -106,7 +107,7 @@ def _training_figures(content: ExperimentContent) -> list[Figure]:
         Figure(
             name="optimizer steps",
             value=str(steps),
-            under=f"{len(content.curve)} of {planned} batches done; a batch without signal takes no step",
+            under=f"{len(content.curve)} of {counted(planned, 'batch')} done; a batch without signal takes no step",
         )
     )
     figures.append(_trials_figure(content))
@@ -127,7 +128,8 @@ def _evaluation_figures(content: ExperimentContent) -> list[Figure]:
 
 
 def _mean_figure(name: str, mean: Estimate, headline: float | None) -> Figure:
-    under = f"95 % {formats.interval(mean.low, mean.high)}, {mean.n_tasks} tasks, {mean.n_attempts} attempts"
+    over = f"{counted(mean.n_tasks, 'task')}, {counted(mean.n_attempts, 'attempt')}"
+    under = f"95 % {formats.interval(mean.low, mean.high)}, {over}"
     if headline is None and mean.value is not None and name.startswith(("mean", "held-out")):
         return Figure(name=name, value=formats.DASH, under="too many attempts are ungraded for a headline", tone="bad")
     return Figure(name=name, value=formats.score(mean.value), under=under)
@@ -138,7 +140,7 @@ def _trials_figure(content: ExperimentContent) -> Figure:
     return Figure(
         name="trials",
         value=f"{formats.count(usage['n_trials'])} of {formats.count(content.view.n_trials_planned)}",
-        under=f"{formats.count(usage['n_sampled_tokens'])} sampled tokens in {formats.duration(usage['span_s'])}",
+        under=f"{counted(usage['n_sampled_tokens'], 'sampled token')} in {formats.duration(usage['span_s'])}",
     )
 
 
@@ -156,7 +158,7 @@ def _estimates(content: ExperimentContent) -> list[EstimateRow]:
         rows += [EstimateRow(name=f"pass^{k}", estimate=found) for k, found in sorted(report.pass_hat.items()) if k > 1]
         return rows
     return [
-        EstimateRow(name=f"{item.label} (after {item.batch} batches)", estimate=item.report.mean)
+        EstimateRow(name=f"{item.label} (after {counted(item.batch, 'batch')})", estimate=item.report.mean)
         for item in content.evaluations
     ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from adapters.reports import formats
-from domain.records.wording import without_documents
+from domain.records.wording import counted, without_documents
 
 
 @cache
@@ -32,4 +32,4 @@ def _environment() -> Environment:
 
 def render(template: str, **values: object) -> str:
     """Return the page; every value is escaped."""
-    return _environment().get_template(template).render(**values)
+    return _environment().get_template(template).render(counted=counted, **values)

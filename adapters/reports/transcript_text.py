@@ -6,7 +6,7 @@ from adapters.reports import formats
 from adapters.reports.conversation import CallFacts, Turn, turns_of
 from domain.records.assessment import Assessment
 from domain.records.trial import TrialRecord
-from domain.records.wording import without_documents
+from domain.records.wording import counted, without_documents
 from domain.service.inspection import Transcript
 
 _STYLES = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -34,8 +34,8 @@ def _head(text: Text, trial: TrialRecord) -> None:
     text.append(f"  {formats.visible(without_documents(trial.detail))}\n" if trial.detail else "\n")
     facts = (
         f"trial {trial.trial_id}  attempt {trial.key}  model {trial.policy or formats.DASH}\n"
-        f"{usage.n_calls} calls, {formats.count(usage.n_prompt_tokens)} prompt tokens, "
-        f"{formats.count(usage.n_sampled_tokens)} sampled tokens, {formats.duration(usage.wall_s)}\n"
+        f"{counted(usage.n_calls, 'call')}, {counted(usage.n_prompt_tokens, 'prompt token')}, "
+        f"{counted(usage.n_sampled_tokens, 'sampled token')}, {formats.duration(usage.wall_s)}\n"
     )
     text.append(facts, style="dim")
 

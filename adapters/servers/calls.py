@@ -24,6 +24,7 @@ from domain.records.chat import ParsedTurn
 from domain.records.experiment import TokenScope
 from domain.records.model import PolicyVersion
 from domain.records.trial import Interaction
+from domain.records.wording import counted
 
 T = TypeVar("T")
 CALLS_AT_ONCE = 16
@@ -131,7 +132,7 @@ class CallDesk:
         if trial.closed:
             raise AuthorizationError("this trial has ended")
         if len(trial.tasks) >= CALLS_AT_ONCE:
-            raise BusyError(f"{len(trial.tasks)} calls of this trial are under way")
+            raise BusyError(f"{counted(len(trial.tasks), 'call')} of this trial are under way")
         conversation.n_calls += 1
         job = Job(
             scope=scope,

@@ -23,7 +23,7 @@ from domain.records.model import PolicyVersion
 from domain.records.names import parse_reference, ulid, unit_key
 from domain.records.profile import Plan, Profile
 from domain.records.task import Task, TaskSet
-from domain.records.wording import did_you_mean, one_of
+from domain.records.wording import counted, did_you_mean, one_of
 from domain.service.plan_checks import check_plan
 from domain.service.platform import Platform
 from domain.service.publish import engine_of, publish_profile
@@ -240,7 +240,8 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profi
         shown = "\n  ".join(refused[:10])
         more = f"\n  and {len(refused) - 10} kinds more" if len(refused) > 10 else ""  # noqa: PLR2004 - a readable list
         raise AdmissionError(
-            f"sandbox {plan.sandbox!r} cannot realise {n_refused} of {task_set.n_tasks} tasks:\n  {shown}{more}"
+            f"sandbox {plan.sandbox!r} cannot realise {n_refused} of {counted(task_set.n_tasks, 'task')}:\n"
+            f"  {shown}{more}"
         )
 
 

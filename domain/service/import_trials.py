@@ -19,7 +19,7 @@ from domain.records.names import Reference, unit_key
 from domain.records.profile import Plan, Profile
 from domain.records.task import ObjectRef, Task, TaskEntry, TaskSet
 from domain.records.trial import AttemptKey, TrialOutcome, TrialRecord
-from domain.records.wording import one_of
+from domain.records.wording import counted, one_of
 from domain.service.accept import Accepted, admit_unit, derived_id, sortable_id
 from domain.service.import_records import Encode, RecordMaker
 from domain.service.platform import Platform
@@ -107,12 +107,14 @@ def _of_actor(job: ForeignJob, actor: str) -> list[ForeignTrial]:
     actors = sorted({_actor(trial) for trial in job.trials})
     if not actor and len(actors) > 1:
         raise ConfigurationError(
-            f"{job.where}: trials of {len(actors)} agents: {', '.join(actors)}", hint="name one with --agent"
+            f"{job.where}: trials of {counted(len(actors), 'agent')}: {', '.join(actors)}", hint="name one with --agent"
         )
     trials = [trial for trial in job.trials if not actor or actor in {_actor(trial), trial.agent}]
     chosen = sorted({_actor(trial) for trial in trials})
     if len(chosen) != 1:
-        raise ConfigurationError(f"--agent: {actor!r} names {len(chosen)} agents", hint=one_of(actor, actors))
+        raise ConfigurationError(
+            f"--agent: {actor!r} names {counted(len(chosen), 'agent')}", hint=one_of(actor, actors)
+        )
     return trials
 
 

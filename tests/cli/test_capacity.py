@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from cli.connection import platform
 from domain.errors import ConfigurationError
-from domain.records.capacity import UNBOUNDED
+from domain.records.capacity import UNBOUNDED, Capacity, Grant
 from resources.budget import Budget, read_budget, write_budget
 from tests.cli.synth import Synth
+from tests.contracts.ledger_scene import EXPERIMENT, scene
 
 
 def test_a_budget_names_what_it_bounds() -> None:
@@ -47,6 +49,35 @@ def test_capacity_shows_the_budget_and_that_nothing_runs(published: Synth, monke
     view = published.json("capacity")
     budgets = {item["name"]: item["budget"] for item in view["resources"]}
     assert (budgets["trials"], budgets["memory_mb"], budgets["cpus"], view["grants"]) == (8, 4096, None, [])
-    shown = published.ok("capacity").out
-    assert "memory_mb" in shown
-    assert "No unit is under way" in shown
+    shown = published.ok("capacity")
+    assert "memory_mb" in shown.out
+    assert "cpus" not in shown.out
+    assert "No unit is under way" in shown.out
+    assert "a task that declares none counts 1 CPU, 2048 MB of memory and 1024 MB of disk" in " ".join(
+        shown.err.split()
+    )
+    every = published.ok("capacity", "--all").out
+    assert all(name in every for name in ("cpus", "gpus", "no bound"))
+
+
+def test_what_is_used_without_a_bound_is_shown(synth: Synth) -> None:
+    """With what the columns of units count, and thousands in words that nobody takes for a mistake."""
+    synth.home.mkdir()
+    opened = platform()
+    held = scene(opened.ledger)
+    used = Capacity(trials=64, cpus=64, memory_mb=131_072)
+    with opened.ledger.begin() as tx:
+        tx.grants.put(
+            tx.units.acquire(held.unit, "now", opened.clock.now_ms(), 60.0),
+            Grant(
+                unit=held.unit, experiment_id=EXPERIMENT, weight=1.0, wanted=used, head=Capacity(), used=used,
+                share=used, held=used, service=1.5, at_ms=0,
+            ),
+        )  # fmt: skip
+    shown = synth.ok("capacity")
+    assert "131,072" in shown.out
+    assert "no bound" in shown.out
+    assert "gpus" not in shown.out
+    assert held.unit in shown.out
+    assert "the limits of boxes, not their use" in shown.err
+    assert "share: up to where the unit may start more" in shown.err
