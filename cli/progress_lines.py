@@ -16,6 +16,8 @@ class _Stage:
 
     started_s: float
     said_s: float
+    first: int
+    """What was done already; it says nothing about how fast the rest goes."""
     ended: bool = False
 
 
@@ -37,7 +39,7 @@ class ProgressLines:
         now_s = self.monotonic_s()
         stage = self._stages.get(what)
         if stage is None:
-            stage = self._stages[what] = _Stage(started_s=now_s, said_s=now_s)
+            stage = self._stages[what] = _Stage(started_s=now_s, said_s=now_s, first=done)
             if done < total:
                 self.say(f"  {what}: {done:,} of {total:,}")
         if stage.ended:
@@ -48,5 +50,6 @@ class ProgressLines:
             self.say(f"  {what}: all {total:,}, {formats.duration(elapsed_s)} elapsed")
         elif now_s - stage.said_s >= EVERY_S:
             stage.said_s = now_s
-            left = f", about {formats.duration(elapsed_s / done * (total - done))} left" if done else ""
+            new = done - stage.first
+            left = f", about {formats.duration(elapsed_s / new * (total - done))} left" if new else ""
             self.say(f"  {what}: {done:,} of {total:,}, {formats.duration(elapsed_s)} elapsed{left}")

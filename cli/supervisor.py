@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-STOP_S = 25.0
-"""How long processes may take to end after SIGTERM: longer than the model process lets calls under way finish."""
+STOP_S = 10.0
+"""How long processes may take to end after SIGTERM: longer than the model process lets calls under way finish. Then
+they are killed, which loses nothing that was finished; boxes that a run leaves are ended by the next janitor."""
+_SILENCE_S = 3.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _STEADY_S = 60.0
@@ -118,20 +120,43 @@ class Supervisor:
         """Start again what has died; returns what was started."""
         return [service for service in self.services if service.revive()]
 
-    def stop(self) -> None:
-        """End every service with its descendants: first politely, then not."""
-        end([service.identity for service in self.services if service.identity is not None], timeout_s=STOP_S)
+    def stop(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """End every service with its descendants: first politely, then not; ``say`` is told what is waited for."""
+        found = {service.name: service.identity for service in self.services if service.identity is not None}
+        end([*found.values()], timeout_s=STOP_S, waiting=Farewell(services=found, say=say))
         for service in self.services:
             if service.process is not None:
                 service.process.wait()
 
 
-def end(identities: Sequence[Identity], *, timeout_s: float) -> None:
+@dataclass(slots=True, kw_only=True)
+class Farewell:
+    """Says every few seconds who has not ended yet."""
+
+    services: Mapping[str, Identity]
+    say: Callable[[str], None]
+    started_s: float = field(default_factory=time.monotonic)
+    said_s: float = field(default_factory=time.monotonic)
+
+    def __call__(self) -> None:
+        """Look who is left."""
+        now_s = time.monotonic()
+        if now_s - self.said_s < _SILENCE_S:
+            return
+        self.said_s = now_s
+        words = {"model": "model (calls or a step under way)", "code": "code (runs of units)"}
+        left = [words.get(name, name) for name, identity in self.services.items() if identity.lives()]
+        names = ", ".join(left) or "processes of runs"
+        self.say(f"waiting for {names}; killed after {STOP_S:.0f} s, {now_s - self.started_s:.0f} s have passed")
+
+
+def end(identities: Sequence[Identity], *, timeout_s: float, waiting: Callable[[], None] = lambda: None) -> None:
     """End processes that lead their own sessions, and all that these sessions hold.
 
     Args:
         identities: the leaders; those that are gone or were replaced by another process are left alone.
         timeout_s: how long they may take after SIGTERM.
+        waiting: called again and again while some have not ended.
     """
     leaders = [identity for identity in identities if identity.lives()]
     members = [member for leader in leaders for member in _session(leader.pid)]
@@ -140,6 +165,7 @@ def end(identities: Sequence[Identity], *, timeout_s: float) -> None:
             os.killpg(leader.pid, signal.SIGTERM)
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s and any(member.lives() for member in members):
+        waiting()
         time.sleep(0.05)
     for member in members:
         if member.lives():

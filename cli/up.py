@@ -20,7 +20,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from cli.readiness import Probe, free_port, moved_port
-from cli.supervisor import STOP_S, Identity, Service, Supervisor, end
+from cli.supervisor import STOP_S, Farewell, Identity, Service, Supervisor, end
 from domain.errors import ConfigurationError, ConflictError, SynthError
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ _TURN_S = 0.25
 _UI_PORT = 3000
 """Where the search for a free port begins when the settings leave it open."""
 _MIGRATION_TRIES = 3
+_STOPPING = "stopping: what is under way is cut short, and goes on from what is kept at the next `synth up`"
+_OTHER_RUNS = 2
+"""Runs beside those of units: reports, and what shows the catalogue."""
 Say = Callable[[str], None]
 _left_running: "list[subprocess.Popen[bytes]]" = []
 """Supervisors that this process started and leaves alone: forgetting the handle of a living child is a warning."""
@@ -95,11 +98,13 @@ def down(settings: "Settings", *, say: Say = lambda _: None) -> bool:
     """End everything that ``up`` started, cleanly when its supervisor lives; says whether anything ran."""
     running = status(settings)
     if running is not None:
-        say("stopping")
+        say(_STOPPING)
+        waiting = Farewell(services=running.services, say=say)
         with contextlib.suppress(ProcessLookupError):
             os.kill(running.supervisor.pid, signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_S + 10.0
         while running.supervisor.lives() and time.monotonic() < deadline_s:
+            waiting()
             time.sleep(0.05)
     leftover = _read(settings)
     if leftover is None:
@@ -128,14 +133,14 @@ def _supervise(settings: "Settings", say: Say) -> Up:
         _say_moved(settings, str(ui_port), say)
         proxy_port = free_port("127.0.0.1", settings.proxy_port or 20790)
         settings = replace(settings, ui_port=ui_port, proxy_port=proxy_port)
-        _render(settings)
+        render_instance(settings)
         supervisor = Supervisor()
         state = _state(settings, supervisor, ready=False)
         try:
             state = _run(settings, supervisor, stop, say)
         finally:
-            say("stopping")
-            supervisor.stop()
+            say(_STOPPING)
+            supervisor.stop(say)
             _file(settings).unlink(missing_ok=True)
     return state
 
@@ -233,10 +238,13 @@ def _check(settings: "Settings") -> None:
     read_benchmarks(settings.benchmarks)
 
 
-def _render(settings: "Settings") -> None:
+def render_instance(settings: "Settings") -> None:
+    """Write what Dagster's processes are told: the instance's configuration, and where the code server is."""
     settings.dagster.mkdir(parents=True, exist_ok=True)
     template = Template((files("deploy") / "dagster.yaml").read_text(encoding="utf-8"))
-    rendered = template.substitute(max_concurrent_runs=settings.max_concurrent_runs)
+    rendered = template.substitute(
+        max_units=settings.max_concurrent_runs, max_runs=settings.max_concurrent_runs + _OTHER_RUNS
+    )
     (settings.dagster / "dagster.yaml").write_text(rendered, encoding="utf-8")
     server = {"socket": str(settings.code_socket), "location_name": "synth"}
     workspace = json.dumps({"load_from": [{"grpc_server": server}]}, indent=2)

@@ -15,7 +15,8 @@ from sensors.loose import loose
 
 LAUNCHES_AT_ONCE = 20
 PRIORITY = "dagster/priority"
-"""Tag by which the queue orders runs: the next batch of a training waits for nothing else."""
+"""Tag by which the queue orders runs: a report first, which takes seconds and ends an experiment, then the next batch
+of a training."""
 REPORT_TRIES = 5
 """Runs of one report before its experiment fails. A report only reads: it fails again when something is wrong."""
 
@@ -86,7 +87,7 @@ def _report_requests(
                 run_key=f"{prefixes[experiment]}{len(runs)}",
                 job_name=evaluation_report_job.name,
                 partition_key=experiment,
-                tags={"experiment": experiment, "kind": "report"},
+                tags={"experiment": experiment, "kind": "report", PRIORITY: "2"},
             )
 
 

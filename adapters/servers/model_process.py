@@ -32,8 +32,8 @@ class Endpoints:
     """Of the proxy on TCP; 0: a free one."""
     port_file: Path | None = None
     """Receives the port number once the process answers, and is removed when it stops."""
-    stop_timeout_s: int = 20
-    """How long calls under way may take to end after SIGTERM."""
+    stop_timeout_s: int = 5
+    """How long calls under way may take to end after SIGTERM: those who asked are ended as well, and ask again."""
 
 
 async def serve(

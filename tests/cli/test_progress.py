@@ -44,6 +44,17 @@ def test_lines_begin_go_on_and_end() -> None:
     ]
 
 
+def test_what_was_done_before_is_no_speed() -> None:
+    """A resumed stage begins in the middle."""
+    said: list[str] = []
+    clock = Clock()
+    report = ProgressLines(say=said.append, monotonic_s=clock.s)
+    for done in (20, 20, 30):
+        report("steps", done, 40)
+        clock.now += 15
+    assert said[1:] == ["  steps: 20 of 40, 15.0 s elapsed", "  steps: 30 of 40, 30.0 s elapsed, about 30.0 s left"]
+
+
 def test_a_pipe_gets_lines_and_a_program_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Bars need a terminal; ``--json`` wants silence."""
     for shown in (True, False):

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import dagster as dg
 import httpx
 import psutil
 import pytest
 from dagster._daemon import sensor as dagster_sensor_loop
 
 from cli.readiness import free_port, moved_port
-from cli.supervisor import Identity, Service, end
-from cli.up import Up, down, status, up
+from cli.supervisor import Farewell, Identity, Service, end
+from cli.up import Up, down, render_instance, status, up
 from domain.errors import ConfigurationError
 from domain.records.experiment import ExperimentKind, ExperimentState
 from domain.records.names import parse_reference
@@ -199,6 +200,21 @@ def test_ending_a_session_takes_its_children_along(tmp_path: Path) -> None:
     assert not child.lives()
 
 
+def test_stopping_says_whom_it_waits_for() -> None:
+    """Not at once, then every few seconds; those that have ended are not named."""
+    me = Identity.of(os.getpid())
+    assert me is not None
+    said: list[str] = []
+    waiting = Farewell(services={"model": me, "daemon": replace(me, created=1.0)}, say=said.append)
+    waiting()
+    assert said == []
+    waiting.said_s -= 4.0
+    waiting()
+    waiting()
+    (line,) = said
+    assert "waiting for model (calls or a step under way); killed after 10 s" in line
+
+
 def test_a_service_that_keeps_dying_is_started_later_and_later(tmp_path: Path) -> None:
     """Its files of a living process are removed before each start."""
     stale = tmp_path / "ready"
@@ -228,6 +244,17 @@ def test_a_service_that_keeps_dying_is_started_later_and_later(tmp_path: Path) -
 def test_dagster_still_has_what_up_adjusts() -> None:
     """The sensor loop's turn is a constant of Dagster; without it the dispatcher would be slower, not wrong."""
     assert dagster_sensor_loop.MIN_INTERVAL_LOOP_TIME == 5
+
+
+def test_a_report_waits_for_no_unit(settings: Settings) -> None:
+    """Units in all their places leave one for the run that ends an experiment, beside one that shows a task set."""
+    render_instance(settings)
+    with dg.DagsterInstance.from_config(str(settings.dagster)) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+    assert queue is not None
+    limits = {(item["key"], item.get("value")): item["limit"] for item in queue.tag_concurrency_limits or []}
+    assert limits["unit", None] == settings.max_concurrent_runs
+    assert queue.max_concurrent_runs > settings.max_concurrent_runs + limits["kind", "task_set"]
 
 
 def test_a_taken_port_is_passed_over() -> None:
