@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from adapters.engines.mini import MiniEngine
 from adapters.sandboxes.memory import MemorySandbox
 from domain.errors import (
     AdmissionError,
@@ -20,6 +21,7 @@ from domain.ports import Box, BoxSpec
 from domain.records.assessment import AssessmentOutcome
 from domain.records.capacity import UNBOUNDED
 from domain.records.experiment import ExperimentKind, UnitState
+from domain.records.model import BasePolicy
 from domain.records.names import parse_reference
 from domain.records.profile import Overrides, Plan, Profile
 from domain.records.trial import TrialOutcome
@@ -316,3 +318,37 @@ async def test_what_a_unit_may_use_is_in_the_ledger_while_it_runs(platform: Plat
     with pytest.raises(UnitCancelledError):
         await running
     assert capacity(bounded).grants == ()
+
+
+def test_tools_that_the_harness_cannot_hand_on_are_refused_at_acceptance(tmp_path: Path) -> None:
+    """By field, before anything runs or is written; an engine without a model takes the same tasks."""
+    platform = make_platform(tmp_path / "home")
+    platform = replace(platform, engines={**platform.engines, "mini": MiniEngine()})
+    server = '[[environment.mcp_servers]]\nname = "m"\nurl = "http://m"\n'
+    for name, lines in {"server": server, "skills": '[environment]\nskills_dir = "/skills"\n'}.items():
+        config = write_task(tmp_path / "tasks", name) / "task.toml"
+        config.write_text(config.read_text() + lines)
+    publish_task_set(platform, REFERENCE, str(tmp_path / "tasks"))
+    policy = BasePolicy(
+        name="tiny",
+        digest="0" * 64,
+        family="qwen3",
+        files=(),
+        recipe_digest="1" * 64,
+        context_tokens=128,
+        n_parameters=7,
+        metrics={},
+    )
+    with platform.ledger.begin() as tx:
+        tx.catalog.add_base_policy(policy)
+    profile = Profile(name="actor", engine="mini", model="base:tiny")
+    submission = Submission(
+        kind=ExperimentKind.EVALUATION, task_set=str(REFERENCE), actor=profile, plan=Plan(sandbox="memory")
+    )
+    with pytest.raises(AdmissionError) as refused:
+        accept(platform, submission)
+    assert "t/server: environment.mcp_servers: engine 'mini' takes none" in str(refused.value)
+    assert "t/skills: environment.skills_dir: engine 'mini' takes no skills" in str(refused.value)
+    with platform.ledger.snapshot() as tx:
+        assert tx.experiments.all() == ()
+    assert submit(platform, engine="oracle").created
