@@ -105,6 +105,7 @@ def _keys(requests: list[dg.RunRequest]) -> Iterator[dg.AddDynamicPartitionsRequ
         partition = request.partition_key
         if isinstance(partition, dg.MultiPartitionKey):
             keys["assessor"].append(partition.keys_by_dimension["assessor"])
+            keys["unit"].append(partition.keys_by_dimension["unit"])  # no run of an imported unit has made it known
         elif partition is not None:
             keys["experiment" if request.job_name == evaluation_report_job.name else "unit"].append(partition)
     for name, found in keys.items():
