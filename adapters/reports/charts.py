@@ -18,6 +18,11 @@ from domain.service.evaluate import BatchPoint
 _TRAINING = "#2457c5"
 _HELD_OUT = "#d9480f"
 _INK = "#3b4654"
+_TOP = 1.2
+_LABELS_AT = 1.04
+"""Labels stand above every reward, where nothing is drawn that they could hide or be hidden by."""
+_LABEL_WIDTH = 0.09
+"""Of the axis."""
 
 
 def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[LabelledEvaluation]) -> bytes:
@@ -32,7 +37,7 @@ def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[Labell
     _draw_evaluations(axes, evaluations)
     axes.set_xlabel("batches that the policy has learned from", color=_INK)
     axes.set_ylabel("mean reward", color=_INK)
-    axes.set_ylim(-0.03, 1.16)
+    axes.set_ylim(-0.03, _TOP)
     axes.set_yticks([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.margins(x=0.06)
@@ -45,7 +50,9 @@ def learning_curve_png(curve: Sequence[BatchPoint], evaluations: Sequence[Labell
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#c3cad3")
-    axes.legend(frameon=False, loc="upper left", fontsize=9, labelcolor=_INK)
+    axes.legend(
+        frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=2, fontsize=9, labelcolor=_INK
+    )
     out = io.BytesIO()
     canvas: Any = FigureCanvasAgg(figure)
     canvas.print_png(out, metadata={"Software": None})
@@ -93,19 +100,34 @@ def _draw_evaluations(axes: Any, evaluations: Sequence[LabelledEvaluation]) -> N
         capsize=4,
         label="held-out evaluation (95 % interval)",
     )
-    last = shown[-1][0]
-    for (batch, mean), value in zip(shown, values, strict=True):
-        to_left = batch == last and len(shown) > 1
-        axes.annotate(
-            f"{value:.2f}\nn = {mean.n_tasks} × {_attempts(mean)}",
-            (batch, value),
-            xytext=(-9 if to_left else 9, -4),
-            ha="right" if to_left else "left",
-            textcoords="offset points",
-            fontsize=8,
-            color=_HELD_OUT,
-            va="top",
-        )
+    labelled = apart([batch for batch, _ in shown])
+    for (batch, mean), value, (_, high) in zip(shown, values, bounds, strict=True):
+        if batch in labelled:
+            axes.vlines(batch, high, _LABELS_AT - 0.01, color=_HELD_OUT, alpha=0.45, linewidth=0.8, linestyles="dotted")
+            axes.text(
+                batch,
+                _LABELS_AT,
+                f"{value:.2f}\nn = {mean.n_tasks} × {_attempts(mean)}",
+                ha="center",
+                va="bottom",
+                fontsize=8,
+                linespacing=1.1,
+                color=_HELD_OUT,
+            )
+
+
+def apart(batches: Sequence[int]) -> frozenset[int]:
+    """Return the evaluations that carry a label: the last and the first, and as many others as fit between.
+
+    Args:
+        batches: where the evaluations stand, ascending.
+    """
+    kept = {batches[-1], batches[0]}
+    least = (batches[-1] - batches[0]) * _LABEL_WIDTH
+    for batch in reversed(batches):
+        if all(abs(batch - other) >= least for other in kept):
+            kept.add(batch)
+    return frozenset(kept)
 
 
 def _attempts(mean: Estimate) -> str:

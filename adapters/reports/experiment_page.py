@@ -139,8 +139,8 @@ def _trials_figure(content: ExperimentContent) -> Figure:
     usage = _usage(content)
     return Figure(
         name="trials",
-        value=f"{formats.count(usage['n_trials'])} of {formats.count(content.view.n_trials_planned)}",
-        under=f"{counted(usage['n_sampled_tokens'], 'sampled token')} in {formats.duration(usage['span_s'])}",
+        value=formats.count(usage["n_trials"]),
+        under=f"of {formats.count(content.view.n_trials_planned)} planned; {counted(usage['n_sampled_tokens'], 'sampled token')} in {formats.duration(usage['span_s'])}",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
+from adapters.reports.charts import apart
 from adapters.reports.content import ExperimentContent, LabelledEvaluation
 from adapters.reports.conversation import turns_of
 from adapters.reports.experiment_page import experiment_page, transcripts_worth_reading
@@ -107,11 +108,28 @@ def test_a_training_report_in_a_browser(browser_page: Page, tmp_path: Path) -> N
     assert (outside, problems) == ([], [])
     assert browser_page.locator("#curve img").evaluate("image => image.naturalWidth") > 1000
     assert browser_page.locator(".figure .value").first.inner_text() == "+0.500"
+    lines = "figure => figure.getClientRects()[0].height / parseFloat(getComputedStyle(figure).lineHeight)"
+    for value in browser_page.locator(".figure .value").all():
+        assert value.evaluate(lines) == pytest.approx(1, abs=0.2), "a figure stands on one line"
     assert browser_page.locator("#batches tr").count() == 3
     assert browser_page.locator("#families tr").count() == 3
     assert browser_page.locator("#tasks a.dot").first.get_attribute("href") == "transcripts/0.25-0-0.html"
     wide = browser_page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "nothing runs over the edge"
+
+
+@pytest.mark.parametrize(
+    ("batches", "labelled"),
+    [
+        ([0], {0}),
+        ([0, 1], {0, 1}),
+        ([0, 10, 20, 30], {0, 10, 20, 30}),
+        (list(range(0, 31, 2)), {0, 6, 10, 14, 18, 22, 26, 30}),
+    ],
+)
+def test_labels_of_a_chart_stand_apart(batches: list[int], labelled: set[int]) -> None:
+    """The first and the last evaluation always have theirs; between them as many as do not overlap."""
+    assert apart(batches) == labelled
 
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J[bold]done[/] \\[red]\\ [/nothing] \u202etxt.exe\u2066 \x9b31m\r\b\u2028 é 文\n\tend"
