@@ -26,6 +26,8 @@ from domain.service.platform import Platform
 from domain.service.task_pages import entries_of
 
 _MOST_PROBLEMS = 10
+MOST_TRIALS = 20_000
+"""Written in one transaction: some eight seconds, in which no worker's heartbeat gets through."""
 _UNCOUNTED = {TrialOutcome.INFRA_ERROR, TrialOutcome.CANCELLED}
 
 
@@ -61,7 +63,8 @@ def import_job(importer: Importer, job: ForeignJob, reference: Reference, *, san
         actor: only trials of this agent, ``NAME`` or ``NAME MODEL``; empty: the only one there is.
 
     Raises:
-        ConfigurationError: naming trial and field: its task is not in the set, or is another version of it.
+        ConfigurationError: naming trial and field: its task is not in the set, or is another version of it; or there
+            are too many trials.
         NotFoundError: no such task set.
     """
     platform = importer.platform
@@ -70,6 +73,10 @@ def import_job(importer: Importer, job: ForeignJob, reference: Reference, *, san
     if sandbox not in platform.sandboxes:
         raise ConfigurationError(f"--sandbox: no sandbox {sandbox!r}", hint=one_of(sandbox, sorted(platform.sandboxes)))
     trials = _of_actor(job, actor)
+    if len(trials) > MOST_TRIALS:
+        raise ConfigurationError(
+            f"{job.where}: {len(trials)} trials, and one import takes {MOST_TRIALS}", hint="divide the directory"
+        )
     placed = _placed(importer, job, trials, task_set)
     profile = Profile(name=trials[0].agent, engine=trials[0].agent, engine_version=trials[0].agent_version)
     spec = _spec(job, placed, task_set, profile, sandbox)

@@ -287,6 +287,17 @@ def test_links_and_devices_of_a_job_lead_nowhere(exported: Path, tmp_path: Path)
         read_job(directory)
 
 
+def test_a_job_that_would_hold_up_every_worker_is_refused(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One import is one transaction, so it has a bound."""
+    monkeypatch.setattr("domain.service.import_trials.MOST_TRIALS", 1)
+    platform = make_platform(tmp_path / "home")
+    publish_task_set(platform, REFERENCE, str(exported / "tasks"))
+    with pytest.raises(ConfigurationError, match="2 trials, and one import takes 1"):
+        Bench(platform=platform, jobs=tmp_path).take(exported / "job")
+
+
 async def test_imported_trials_never_run_here(bench: Bench) -> None:
     """Nothing of them is sampled, resampled or run again; only their outputs are assessed."""
     unit = bench.take(bench.export(await bench.evaluate("nop"))).experiment.experiment_id + ".s000"
