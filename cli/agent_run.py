@@ -104,6 +104,7 @@ def _admit(
     from domain.records.profile import Plan
     from domain.service.accept import Submission, accept
     from domain.service.inspection import BY, BY_AGENT_RUN
+    from domain.service.sources import written_in
 
     holder = f"agent-run-{platform.clock.new_id()}"
     submission = Submission(
@@ -115,5 +116,6 @@ def _admit(
         model=model,
         labels={BY: BY_AGENT_RUN},
     )
-    experiment = accept(platform, submission, holder=holder).experiment
+    with written_in({"plan: sandbox": "--sandbox"}):
+        experiment = accept(platform, submission, holder=holder).experiment
     return experiment, unit_key(experiment.experiment_id, 0), holder

@@ -137,10 +137,11 @@ def _mean_figure(name: str, mean: Estimate, headline: float | None) -> Figure:
 
 def _trials_figure(content: ExperimentContent) -> Figure:
     usage = _usage(content)
+    sampled = f"{counted(usage['n_sampled_tokens'], 'sampled token')} in {formats.duration(usage['span_s'])}"
     return Figure(
         name="trials",
         value=formats.count(usage["n_trials"]),
-        under=f"of {formats.count(content.view.n_trials_planned)} planned; {counted(usage['n_sampled_tokens'], 'sampled token')} in {formats.duration(usage['span_s'])}",
+        under=f"of {formats.count(content.view.n_trials_planned)} planned; {sampled}",
     )
 
 

@@ -69,7 +69,7 @@ def test_transcripts_are_spread_over_tasks() -> None:
 def test_an_unscored_run_has_a_report_without_numbers() -> None:
     """What was never assessed shows dashes, not zeros."""
     page = experiment_page(records.unscored())
-    assert "2 of 2" in page
+    assert "of 2 planned" in page
     assert 'id="curve"' not in page
     assert 'id="estimates"' not in page
 

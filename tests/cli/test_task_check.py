@@ -28,7 +28,7 @@ def test_a_good_set_passes(synth: Synth) -> None:
     assert [item["check"] for item in found["checks"] if not item["passed"]] == ["images_are_pinned"]
     answer = synth.ok("task-set", "check", "team/good@v1")
     assert "The tasks' own solutions score 1" in answer.out
-    assert "1 of 1 tasks of team/good@v1 tried in local boxes" in answer.out
+    assert "1 of 1 task of team/good@v1 tried in local boxes" in answer.out
     assert "failed" not in answer.out
 
 

@@ -10,6 +10,7 @@ from tests.cli.synth import Synth, write_json
 DATASET = ("--dataset", "team/evaluation@v1")
 ACTOR = ("--actor", "@agent.json")
 PLAN = ("--plan", "@eval-plan.json")
+TASK = "../tasks/a-one"
 NOP = {"name": "nop", "engine": "nop"}
 
 
@@ -91,6 +92,7 @@ def test_a_field_that_resembles_none_lists_those_of_its_section(published: Synth
         (("run", "start", *DATASET, *ACTOR, "--plan", "eval-plan.json"), ("--plan:", "write @eval-plan.json")),
         (("run", "start", *DATASET, *ACTOR, "--plan", "eval-plan"), ("--plan:", "write @eval-plan.json")),
         (("agent", "run", "agent", "--task", "."), ("profile:", "write @agent.json")),
+        (("agent", "run", "@agent.json", "--task", TASK, "--sandbox", "memry"), ("--sandbox: no sandbox 'memry'",)),
         (("agent", "run", "oracle", "--task", "."), ("profile:", "synth profile list", "@FILE")),
         (("profile", "publish", "agent.json", "team/a@v1"), ("profile:", "write @agent.json")),
         (("policy", "make", "agent.json"), ("recipe:", "write @agent.json")),
