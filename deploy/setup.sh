@@ -41,20 +41,24 @@ python_is_ready() {
 }
 
 say_how_far() { # say_how_far TOTAL: counts pip's lines, and says at least every 15 s how far it is
-  local total=$1 n=0 doing=fetched line status said=$SECONDS
+  local total=$1 n=0 doing=fetching line status said=$SECONDS
   while true; do
     status=0
     read -r -t 5 line || status=$?
     if [ "$status" -eq 0 ]; then
       case $line in
-        Collecting*) n=$((n + 1)) ;;
-        Installing*) doing="fetched, installing them" ;;
+        Collecting* | Processing*) n=$((n + 1)) ;;
+        Installing\ collected*) doing=installing ;;
       esac
     elif [ "$status" -le 128 ]; then # the end; more than 128 is a silence of five seconds
       return
     fi
     if [ $((SECONDS - said)) -ge 15 ]; then
-      echo "synth: $n of $total packages $doing, $SECONDS s elapsed" >&2
+      if [ $doing = fetching ]; then
+        echo "synth: $n of $total packages fetched, $SECONDS s elapsed" >&2
+      else
+        echo "synth: $total packages fetched, installing them, $SECONDS s elapsed" >&2
+      fi
       said=$SECONDS
     fi
   done

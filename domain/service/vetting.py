@@ -73,6 +73,7 @@ async def vet(
     step = max(1, -(-task_set.n_tasks // most)) if most else 1
     entries = entries_at(platform.records, task_set, range(0, task_set.n_tasks, step))
     wrong: dict[str, list[str]] = {check: [] for check in CHECKS}
+    progress("tasks checked", 0, len(entries))
     for first in range(0, len(entries), _AT_ONCE):
         for found in await all_or_cancel(
             [_vet_task(platform, entry, sandbox, holder) for entry in entries[first : first + _AT_ONCE]]
