@@ -88,6 +88,7 @@ case "${1:-}" in
       need docker.io /usr/sbin/dockerd /usr/bin/dockerd
       need tini /usr/bin/docker-init /sbin/docker-init /usr/libexec/docker/docker-init /usr/bin/tini
       need docker-registry docker-registry
+      need kubernetes-client kubectl
       need debootstrap /usr/sbin/debootstrap
       need iptables /usr/sbin/iptables
     fi

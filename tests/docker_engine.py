@@ -20,7 +20,7 @@ IMAGE = "debian:bookworm-slim"
 """What tests may build on: Debian with python3 and an ordinary user ``agent`` (1000)."""
 _READY_S = 60.0
 _STOP_S = 20.0
-_PACKAGES = "python3-minimal"
+_PACKAGES = "python3"
 _TOOLS = ("dockerd", "debootstrap", "containerd", "iptables")
 
 
@@ -98,7 +98,7 @@ def _stop(process: subprocess.Popen[bytes], directory: Path) -> None:
 def _base() -> Path:
     """Return a tar of a small Debian, made once."""
     tools = os.environ.get("SYNTH_TOOLS_DIR")  # noqa: TID251 - where tests keep what takes long to make
-    kept = Path(tools or Path.home() / ".cache" / "synth-tools") / "bookworm-python.tar"
+    kept = Path(tools or Path.home() / ".cache" / "synth-tools") / "bookworm-python3.tar"
     if kept.exists():
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)

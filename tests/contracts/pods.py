@@ -1,7 +1,12 @@
-"""A cluster for tests of Kubernetes boxes: the one that SYNTH_TEST_KUBECONFIG or KUBECONFIG names."""
+"""A cluster for tests of Kubernetes boxes: the one that SYNTH_TEST_KUBECONFIG or KUBECONFIG names, else the double."""
 
+import atexit
+import functools
 import os
+import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +17,8 @@ from adapters.sandboxes.kubernetes_link import link_to
 from domain.errors import SandboxError
 from domain.ports import Box
 from resources.kubernetes_settings import read_cluster
+from tests.docker_engine import IMAGE, docker_url
+from tests.kubernetes_double.cluster import Double
 
 _SHARE = 0.05
 """Requests are small, so that twenty boxes fit on two cores."""
@@ -23,18 +30,33 @@ done
 """
 
 
-def named_cluster() -> Cluster:
-    """Return the cluster, as SYNTH_KUBERNETES_* describe it; without one the test is skipped, and fails in CI."""
+def _named() -> str:
     variables = dict(os.environ)  # noqa: TID251 - a test's own settings
-    named = variables.get("SYNTH_TEST_KUBECONFIG") or variables.get("KUBECONFIG")
-    if not named:
-        pytest.skip("neither SYNTH_TEST_KUBECONFIG nor KUBECONFIG names a cluster")
+    return variables.get("SYNTH_TEST_KUBECONFIG") or variables.get("KUBECONFIG") or ""
+
+
+@functools.cache
+def double() -> Double:
+    """Return the double of this session, which ends with it; without an engine skipped, and a failure in CI."""
+    directory = tempfile.mkdtemp(prefix="synth-kubernetes-")
+    started = Double(Path(directory), docker_url()).__enter__()
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(started.__exit__)
+    return started
+
+
+def named_cluster() -> Cluster:
+    """Return the cluster, as SYNTH_KUBERNETES_* describe it; without an engine for the double the test is skipped."""
+    variables = dict(os.environ)  # noqa: TID251 - a test's own settings
+    named = _named() or str(double().kubeconfig)
     return replace(read_cluster(variables), kubeconfig=named, request_share=_SHARE)
 
 
 def image_with_python() -> str:
     """Return an image of the cluster that holds Python with its library; without one the test is skipped."""
     named = os.environ.get("SYNTH_TEST_KUBERNETES_PYTHON")  # noqa: TID251 - a test's own setting
+    if not named and not _named():
+        return IMAGE
     if not named:
         pytest.skip("SYNTH_TEST_KUBERNETES_PYTHON names no image")
     return named

@@ -1,0 +1,1 @@
+"""A Kubernetes cluster for tests: an API server and a node whose pods are containers of a Docker engine."""
