@@ -18,6 +18,7 @@ from domain.records.canonical import jsonable
 from domain.records.experiment import ExperimentKind
 from domain.records.trial import TrialRecord
 from domain.records.wording import counted
+from domain.service.ungraded import NOTHING_GRADED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +133,8 @@ def _mean_figure(name: str, mean: Estimate, headline: float | None) -> Figure:
     under = f"95 % {formats.interval(mean.low, mean.high)}, {over}"
     if headline is None and mean.value is not None and name.startswith(("mean", "held-out")):
         return Figure(name=name, value=formats.DASH, under="too many attempts are ungraded for a headline", tone="bad")
+    if mean.value is None:
+        return Figure(name=name, value=formats.DASH, under=NOTHING_GRADED, tone="bad")
     return Figure(name=name, value=formats.score(mean.value), under=under)
 
 

@@ -69,6 +69,8 @@ def test_a_run_that_graded_nothing_says_so_and_why(synth: Synth, tmp_path: Path)
         assert f"4 x {reason}" in shown
         assert "no trial was graded" in shown
         assert "mean reward" not in shown
+    page = Path(synth.json("run", "report", experiment)["path"]).read_text()
+    assert "no trial was graded" in page
 
 
 def test_reasons_are_counted_whatever_trial_they_name() -> None:
