@@ -126,6 +126,10 @@ class Units(Protocol):
         """Grow the generation and return it."""
         ...
 
+    def put_off(self, unit: str, retry_at_ms: int, n_stalled: int, progress: str) -> None:
+        """Keep when the unit is launched again, and what its relaunches are counted by. Raises NotFoundError."""
+        ...
+
     def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
         """Number the unit's attempts from ``n_attempts`` further on: what earlier ones left stays, and counts no more.
 

@@ -6,7 +6,7 @@ writes carries the fence of the lease it was written under.
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest migration."""
 
 METADATA = MetaData(
@@ -88,6 +88,9 @@ units = _table(
     _text("detail"),
     _integer("first_attempt"),
     _text("sample_key"),
+    _integer("retry_at_ms"),
+    _integer("n_stalled"),
+    _text("progress"),
     UniqueConstraint("experiment_id", "position"),
 )
 manifests = _table(

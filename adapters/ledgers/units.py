@@ -60,6 +60,9 @@ class SqlUnits:
                 "detail": unit.detail,
                 "first_attempt": unit.first_attempt,
                 "sample_key": unit.sample_key,
+                "retry_at_ms": unit.retry_at_ms,
+                "n_stalled": unit.n_stalled,
+                "progress": unit.progress,
             },
         )
         return True
@@ -82,6 +85,12 @@ class SqlUnits:
         self._row(unit)
         generation: int = self._session.scalar(_GROW, {"key": unit})
         return generation
+
+    def put_off(self, unit: str, retry_at_ms: int, n_stalled: int, progress: str) -> None:
+        """Keep when the unit is launched again, and what its relaunches are counted by. Raises NotFoundError."""
+        values = {"key": unit, "retry_at_ms": retry_at_ms, "n_stalled": n_stalled, "progress": progress}
+        if self._session.run(_MOVE, values) == 0:
+            raise self._unknown(unit)
 
     def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
         """Number the unit's attempts further on; False when ``key`` began the present sample. Raises NotFoundError."""
@@ -176,4 +185,7 @@ def _unit(row: Any) -> Unit:
         detail=row.detail,
         first_attempt=row.first_attempt,
         sample_key=row.sample_key,
+        retry_at_ms=row.retry_at_ms,
+        n_stalled=row.n_stalled,
+        progress=row.progress,
     )

@@ -110,6 +110,12 @@ class Unit:
     """The attempts of the present sample are numbered from here; those below belong to earlier samples."""
     sample_key: str = ""
     """Names the request that began the present sample, so that asking again for it begins no other."""
+    retry_at_ms: int = 0
+    """Not launched before: runs that end without having done anything wait longer and longer."""
+    n_stalled: int = 0
+    """Relaunches in a row between which nothing was done."""
+    progress: str = ""
+    """What was done at the last relaunch, to be compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

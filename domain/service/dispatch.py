@@ -17,9 +17,7 @@ from domain.records.profile import Plan
 from domain.service.accept import Accepted, Submission, accept, admit_unit, derived_id
 from domain.service.inspection import checkpoint_of
 from domain.service.platform import Platform
-
-MAX_GENERATIONS = 50
-"""Relaunches of one unit before it fails; finished trials are kept over all of them."""
+from domain.service.relaunch import relaunch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ def dispatch(platform: Platform, *, limit: int = 20) -> Dispatch:
                 continue
             units = _advance_training(tx, experiment, units, now_ms)
             blocked += [f"{unit.unit}: {unit.detail}" for unit in units if unit.state is UnitState.BLOCKED]
-            waiting = [unit for unit in units if unit.state is UnitState.ADMITTED]
+            waiting = [unit for unit in units if unit.state is UnitState.ADMITTED and unit.retry_at_ms <= now_ms]
             launches += [_launch(experiment, unit) for unit in waiting[: max(0, limit - len(launches))]]
             if waiting and experiment.state is ExperimentState.ACCEPTED:
                 tx.experiments.set_state(experiment.experiment_id, ExperimentState.RUNNING)
@@ -87,7 +85,7 @@ def unit_run_ended(platform: Platform, unit: str, *, reason: str, cancelled: boo
         if cancelled:
             tx.units.set_state(unit, UnitState.CANCELLED, detail=reason)
         else:
-            _relaunch(tx, row, reason, platform.clock.now_ms())
+            relaunch(tx, row, reason, platform.clock.now_ms())
 
 
 def request_cancel(platform: Platform, experiment_id: str) -> None:
@@ -172,21 +170,8 @@ def _launch(experiment: Experiment, unit: Unit) -> UnitLaunch:
 
 def _revive(tx: Transaction, unit: Unit, now_ms: int) -> Unit:
     if unit.state is UnitState.RUNNING and unit.lease_expires_ms < now_ms:
-        return _relaunch(tx, unit, "the worker's lease expired", now_ms)
+        return relaunch(tx, unit, "the worker's lease expired", now_ms)
     return unit
-
-
-def _relaunch(tx: Transaction, unit: Unit, reason: str, now_ms: int) -> Unit:
-    if unit.generation + 1 >= MAX_GENERATIONS:
-        detail = f"gave up after {MAX_GENERATIONS} runs: {reason}"
-        tx.units.set_state(unit.unit, UnitState.FAILED, detail=detail)
-        tx.events.append(unit.experiment_id, "unit.failed", now_ms, unit.unit, {"reason": detail})
-    else:
-        generation = tx.units.next_generation(unit.unit)
-        tx.units.set_state(unit.unit, UnitState.ADMITTED, detail=reason)
-        body: dict[str, Json] = {"reason": reason, "generation": generation}
-        tx.events.append(unit.experiment_id, "unit.relaunched", now_ms, unit.unit, body)
-    return tx.units.get(unit.unit)
 
 
 def _cancel(tx: Transaction, experiment: Experiment, units: tuple[Unit, ...], now_ms: int) -> None:

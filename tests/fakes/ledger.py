@@ -123,6 +123,11 @@ class _Units:
         self._state.units[unit] = dataclasses.replace(held, generation=held.generation + 1)
         return held.generation + 1
 
+    def put_off(self, unit: str, retry_at_ms: int, n_stalled: int, progress: str) -> None:
+        self._state.units[unit] = dataclasses.replace(
+            self.get(unit), retry_at_ms=retry_at_ms, n_stalled=n_stalled, progress=progress
+        )
+
     def next_sample(self, unit: str, n_attempts: int, key: str) -> bool:
         held = self.get(unit)
         if held.sample_key == key:
