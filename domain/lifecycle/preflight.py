@@ -26,7 +26,8 @@ def leaks(task: Task, archive: bytes) -> Iterator[str]:
 
     Whole lines of the scripts of ``solution/`` and ``tests/``, and the lines that patches there add, are looked for in
     what becomes the agent's box. Expected data is not: that a task's answer equals one of its inputs may be the very
-    task. Lines that a patch removes or shows around are the agent's to read.
+    task. Lines that a patch removes or shows around are the agent's to read; so are added lines that the patched file
+    has elsewhere, unless it has all of them.
 
     Args:
         task: whose instruction may name a command; what it says is no leak.
@@ -34,6 +35,8 @@ def leaks(task: Task, archive: bytes) -> Iterator[str]:
     """
     names = paths(archive)
     needles = dict(_needles(archive, names, task.instruction))
+    secret_patches = (name for name in names if name.endswith(_PATCH) and _is_secret(name))
+    patched = [change for name in secret_patches for change in _patched(archive, name)]
     for name in names:
         if not name.startswith(_VISIBLE):
             continue
@@ -43,6 +46,9 @@ def leaks(task: Task, archive: bytes) -> Iterator[str]:
             continue
         text = _text(archive, name)
         lines = {line.strip() for line in text.splitlines()} | set(_added(name, text))
+        for target, added in patched:
+            if name.endswith(f"/{target}") and not added <= lines:
+                lines -= added
         for line in sorted(lines & needles.keys()):
             yield f"{name}: holds a line of {needles[line]}: {line[:60]!r}"
 
@@ -50,13 +56,26 @@ def leaks(task: Task, archive: bytes) -> Iterator[str]:
 def _needles(archive: bytes, names: tuple[str, ...], instruction: str) -> Iterator[tuple[str, str]]:
     """Yield (line, file) of every line that only the verifier and the solution should know."""
     for name in names:
-        if not any(part in f"/{name}" for part in ("/solution/", "/tests/")) or name.startswith(_VISIBLE):
+        if not _is_secret(name):
             continue
         if name.endswith((*_SCRIPT, *_PATCH)):
             text = _text(archive, name)
             for line in _added(name, text) if name.endswith(_PATCH) else map(str.strip, text.splitlines()):
                 if len(line) >= _NEEDLE_LENGTH and not line.startswith(_IGNORED) and line not in instruction:
                     yield line, name
+
+
+def _is_secret(name: str) -> bool:
+    return any(part in f"/{name}" for part in ("/solution/", "/tests/")) and not name.startswith(_VISIBLE)
+
+
+def _patched(archive: bytes, name: str) -> Iterator[tuple[str, set[str]]]:
+    """Yield (path in the repository, long lines that are added) of each file that a patch changes."""
+    for section in re.split(r"^\+\+\+ ", _text(archive, name), flags=re.MULTILINE)[1:]:
+        target, _, hunks = section.partition("\n")
+        added = {line for line in _added(name, hunks) if len(line) >= _NEEDLE_LENGTH}
+        if added:
+            yield target.split("\t")[0].strip().removeprefix("b/"), added
 
 
 def _added(name: str, text: str) -> Iterator[str]:

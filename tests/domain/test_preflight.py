@@ -87,6 +87,18 @@ def test_what_a_patch_adds_is_a_secret_and_what_it_removes_is_not(ending: str) -
         assert found.startswith(f"{name}: holds a line of solution/fix.{ending}")
 
 
+def test_a_patched_file_may_have_an_added_line_elsewhere() -> None:
+    """One of two is common code; both of them are the patch."""
+    added = ["    for span in self._spans:", "    return merged(self._spans, other)"]
+    patch = "--- a/p/x.py\n+++ b/p/x.py\n@@ -1 +1,3 @@\n x\n" + "".join(f"+{line}\n" for line in added)
+    hidden = {"solution/gold.patch": patch.encode(), "tests/test.sh": b"true\n"}
+    for lines, n_found in ((added[:1], 0), (added, 2)):
+        content = "\n".join(lines).encode()
+        assert len(list(leaks(task(), pack_files({**hidden, "environment/repo/p/x.py": content})))) == n_found
+        elsewhere = list(leaks(task(), pack_files({**hidden, "environment/repo/other.py": content})))
+        assert len(elsewhere) == len(lines)
+
+
 def test_texts_of_another_system_are_named() -> None:
     """Data may have any line ends; what a shell or Harbor reads may not."""
     files = {"tests/test.sh": b"true\r\n", "instruction.md": b"\xef\xbb\xbfDo.\n", "environment/in.csv": b"a\r\n"}
