@@ -8,6 +8,7 @@
     ├── ConflictError           the same identity already holds something else
     ├── AuthorizationError      a token is missing, expired, revoked or for something else
     ├── SandboxError            a box could not be created, used or destroyed
+    │   └── BoxContentError         what lies in a box cannot be taken out of it
     ├── AgentError              the harness itself failed
     ├── VerifierError           assessment could not be completed (outcome: ungraded)
     ├── SamplerError            the model could not answer
@@ -76,6 +77,10 @@ class AuthorizationError(SynthError):
 
 class SandboxError(SynthError):
     """A box could not be created, used or destroyed: infrastructure, never the agent."""
+
+
+class BoxContentError(SandboxError):
+    """What lies in a box cannot be taken out: a device, a link that leaves it, too much. Who worked there did it."""
 
 
 class AgentError(SynthError):

@@ -180,7 +180,7 @@ class DockerBox:
         exit_code = await ended.exit_code()
         duration_s = time.monotonic() - ended.started_s
         limit = self._broken
-        if limit is None and self._group is not None and exit_code != 0:
+        if limit is None and self._group is not None:  # whatever the exit code: a script may shrug a kill off
             limit = self._group.broken()
         if limit is None and await self._disk_is_full():  # a fast disk fills between two looks
             limit = "disk"
@@ -269,7 +269,8 @@ class DockerBox:
 
         Raises:
             NotFoundError: the path does not exist.
-            SandboxError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            BoxContentError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            SandboxError: the box failed.
         """
         async with self._lock:
             self._check_alive()

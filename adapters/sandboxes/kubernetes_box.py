@@ -22,7 +22,7 @@ from adapters.sandboxes.kubernetes_probe import enforcement
 from adapters.sandboxes.kubernetes_shell import COUNT, Words
 from adapters.sandboxes.kubernetes_watch import Watch
 from adapters.sandboxes.transfer import absolute, parts_of
-from domain.errors import SandboxError, boundary
+from domain.errors import BoxContentError, SandboxError, boundary
 from domain.ports import BoxSpec, BoxStats, Command, CommandResult
 
 _MB = 1 << 20
@@ -148,7 +148,8 @@ class KubernetesBox:
 
         Raises:
             NotFoundError: the path does not exist.
-            SandboxError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            BoxContentError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            SandboxError: the pod or the connection to it failed.
         """
         async with self._lock:
             self._check()
@@ -158,7 +159,10 @@ class KubernetesBox:
                     raise SandboxError(f"{absolute(top)} belongs to the kernel", hint="name a directory of the work")
                 bound = (self._spec.limits.disk_mb or _DOWNLOAD_MB) * 2 * _MB if max_bytes is None else max_bytes
                 output = Output(2 * bound + _MB)
-                ended = await self._link.loop.call(self._copy(download_script(top), output, b""))
+                try:
+                    ended = await self._link.loop.call(self._copy(download_script(top), output, b""))
+                except TimeoutError:
+                    raise BoxContentError(f"the copy of {path} did not end within {_COPY_S:g} s") from None
                 check_copy(ended.exit_code, output.stderr, path)
                 return await asyncio.to_thread(repacked, output.stdout, top, bound)
 

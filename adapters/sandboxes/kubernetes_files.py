@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from adapters.sandboxes.kubernetes_shell import Words
 from adapters.sandboxes.transfer import absolute, check_member, parts_of
-from domain.errors import NotFoundError, SandboxError
+from domain.errors import BoxContentError, NotFoundError, SandboxError
 from domain.records.links import link_stays
 
 _LINK, _ABSENT, _KIND = 41, 44, 45
@@ -22,7 +22,7 @@ way() {{ if [ -L "$1" ] || {{ [ -e "$1" ] && [ ! -d "$1" ]; }}; then printf '%s'
 """
 
 
-class TooMuchError(SandboxError):
+class TooMuchError(BoxContentError):
     """More than the reader takes."""
 
 
@@ -112,23 +112,23 @@ def download_script(path: tuple[str, ...]) -> str:
 
 
 def check_copy(exit_code: int | None, stderr: bytes, what: str) -> None:
-    """Raise what the end of a copy means. Raises NotFoundError, SandboxError."""
+    """Raise what the end of a copy means. Raises NotFoundError, BoxContentError: the pod gave no copy."""
     words = stderr.decode(errors="replace").strip()
     if exit_code == _ABSENT:
         raise NotFoundError(f"no {what} in the box")
     if exit_code in _FAULTS:
-        raise SandboxError(f"{words!r} is {_FAULTS[exit_code]}", hint="paths are not followed through links")
+        raise BoxContentError(f"{words!r} is {_FAULTS[exit_code]}", hint="paths are not followed through links")
     if exit_code != 0:
-        raise SandboxError(f"copy of {what} ended with {exit_code}: {words[-300:]}")
+        raise BoxContentError(f"copy of {what} ended with {exit_code}: {words[-300:]}")
     if "socket ignored" in words:
-        raise SandboxError(f"{words!r}: a socket in {what}")
+        raise BoxContentError(f"{words!r}: a socket in {what}")
 
 
 def repacked(raw: bytes, top: tuple[str, ...], max_bytes: int) -> bytes:
     """Return the deterministic tar of what a pod's ``tar`` wrote.
 
     Raises:
-        SandboxError: a device, FIFO or socket, a link that leaves ``top``, or more than ``max_bytes``.
+        BoxContentError: a device, FIFO or socket, a link that leaves ``top``, or more than ``max_bytes``.
     """
     out = io.BytesIO()
     left = max_bytes
@@ -148,7 +148,7 @@ def repacked(raw: bytes, top: tuple[str, ...], max_bytes: int) -> bytes:
                 made.size = len(data)
                 archive.addfile(made, io.BytesIO(data) if made.isreg() else None)
     except (tarfile.TarError, EOFError, KeyError) as error:
-        raise SandboxError(f"the box gave no tar of {absolute(top)}: {error}") from error
+        raise BoxContentError(f"the box gave no tar of {absolute(top)}: {error}") from error
     return out.getvalue()
 
 
@@ -169,7 +169,7 @@ def _plain(member: tarfile.TarInfo, inner: tuple[str, ...], top: tuple[str, ...]
         made.type, made.linkname = tarfile.SYMTYPE, member.linkname
         place = absolute(top + inner[:-1]) if inner else absolute(top)
         if not link_stays(member.linkname, place, absolute(top)):
-            raise SandboxError(f"link {name!r} -> {member.linkname!r} leaves {absolute(top)}")
+            raise BoxContentError(f"link {name!r} -> {member.linkname!r} leaves {absolute(top)}")
     elif not (member.isreg() or member.islnk()):
-        raise SandboxError(f"{name!r} in {absolute(top)} is a device, socket or FIFO")
+        raise BoxContentError(f"{name!r} in {absolute(top)} is a device, socket or FIFO")
     return made

@@ -101,7 +101,7 @@ class LocalBox:
 
     async def _result(self, ended: Ended) -> CommandResult:
         limit = ended.limit_exceeded
-        if limit is None and self._group is not None and ended.exit_code != 0:
+        if limit is None and self._group is not None:  # whatever the exit code: a script may shrug a kill off
             limit = self._group.broken()
         if limit is None and ended.duration_s > 1.0 and await self._supervisor.disk_is_full():
             limit = "disk"
@@ -259,7 +259,8 @@ class LocalBox:
 
         Raises:
             NotFoundError: the path does not exist.
-            SandboxError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            BoxContentError: a device, FIFO, socket or link that leaves ``path``, or more than ``max_bytes``.
+            SandboxError: the box failed.
         """
         async with self._lock:
             self._check_alive()

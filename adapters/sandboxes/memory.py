@@ -16,7 +16,7 @@ import re
 import tarfile
 from collections.abc import Callable
 
-from domain.errors import NotFoundError, SandboxError
+from domain.errors import BoxContentError, NotFoundError, SandboxError
 from domain.ports import Box, BoxSpec, BoxStats, Command, CommandResult
 from domain.records.task import NetworkMode, TaskEnvironment
 
@@ -104,7 +104,7 @@ class MemoryBox:
         self._files[path] = (content.read() if content is not None else b"", member.mode & 0o777)
 
     async def download(self, path: str, *, max_bytes: int | None = None) -> bytes:
-        """Return a deterministic tar of a file or directory. Raises NotFoundError, SandboxError (too much)."""
+        """Return a deterministic tar of a file or directory. Raises NotFoundError, BoxContentError (too much)."""
         self._check_alive()
         top = _absolute(path)
         found = {name: file for name, file in self._files.items() if name == top or name.startswith(top + "/")}
@@ -113,7 +113,7 @@ class MemoryBox:
                 return _directory_only()
             raise NotFoundError(f"no {path} in the box")
         if max_bytes is not None and sum(len(content) + tarfile.BLOCKSIZE for content, _ in found.values()) > max_bytes:
-            raise SandboxError(f"{path} makes more than {max_bytes} bytes")
+            raise BoxContentError(f"{path} makes more than {max_bytes} bytes")
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
             if top not in found:

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from domain.errors import NotFoundError, SandboxError
+from domain.errors import BoxContentError, NotFoundError, SandboxError
 from domain.records.links import link_stays
 
 Own = Callable[[int], None]
@@ -43,7 +43,7 @@ def opened(root: int, parts: tuple[str, ...], *, own: Own | None = None) -> Gene
 
     Raises:
         NotFoundError: it does not exist.
-        SandboxError: a component is a link or no directory.
+        BoxContentError: a component is a link or no directory.
     """
     current = os.dup(root)
     try:
@@ -67,7 +67,7 @@ def _step(parent: int, name: str, own: Own | None) -> int:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-            raise SandboxError(
+            raise BoxContentError(
                 f"{name!r} is a link or no directory", hint="paths are not followed through links"
             ) from None
         raise
@@ -180,7 +180,7 @@ class Packer:
         self._archive = tarfile.open(fileobj=self._out, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115 - closed in pack
 
     def pack(self, root: int) -> bytes:
-        """Return the tar. Raises NotFoundError, SandboxError."""
+        """Return the tar. Raises NotFoundError, BoxContentError."""
         with self._archive, opened(root, self._top[:-1]) as parent:
             name = self._top[-1]
             try:
@@ -199,7 +199,7 @@ class Packer:
 
     def _directory(self, directory: int, inner: tuple[str, ...]) -> None:
         if len(inner) > _DEEPEST:
-            raise SandboxError(f"{absolute(self._top)} nests more than {_DEEPEST} directories", hint="nest fewer")
+            raise BoxContentError(f"{absolute(self._top)} nests more than {_DEEPEST} directories", hint="nest fewer")
         for name in sorted(os.listdir(directory)):
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             if not stat.S_ISDIR(mode):
@@ -217,11 +217,11 @@ class Packer:
             member.type = tarfile.SYMTYPE
             member.linkname = os.readlink(name, dir_fd=directory)
             if not link_stays(member.linkname, absolute(self._top + inner), absolute(self._top)):
-                raise SandboxError(f"link {member.name!r} -> {member.linkname!r} leaves {absolute(self._top)}")
+                raise BoxContentError(f"link {member.name!r} -> {member.linkname!r} leaves {absolute(self._top)}")
             self._archive.addfile(member)
             return
         if not stat.S_ISREG(mode):
-            raise SandboxError(f"{member.name!r} in {absolute(self._top)} is a device, socket or FIFO")
+            raise BoxContentError(f"{member.name!r} in {absolute(self._top)} is a device, socket or FIFO")
         content, _ = _read_regular(directory, name, self._left)
         self._left -= len(content)
         member.size = len(content)
@@ -230,14 +230,14 @@ class Packer:
     def _member(self, parts: tuple[str, ...], mode: int) -> tarfile.TarInfo:
         self._left -= tarfile.BLOCKSIZE
         if self._left < 0:
-            raise SandboxError(f"{absolute(self._top)} holds too many files", hint="leave less in the box")
+            raise BoxContentError(f"{absolute(self._top)} holds too many files", hint="leave less in the box")
         member = tarfile.TarInfo("/".join(parts))
         member.mode = stat.S_IMODE(mode) & 0o777
         return member
 
 
 def _read_regular(directory: int, name: str, max_bytes: int | None) -> tuple[bytes, int]:
-    """Return content and mode of a regular file. Raises SandboxError for anything else and for too much."""
+    """Return content and mode of a regular file. Raises BoxContentError for anything else and for too much."""
     try:
         descriptor = os.open(name, _FILE, dir_fd=directory)
     except PermissionError:
@@ -246,7 +246,7 @@ def _read_regular(directory: int, name: str, max_bytes: int | None) -> tuple[byt
     with os.fdopen(descriptor, "rb", buffering=0) as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SandboxError(f"{name!r} is no regular file")
+            raise BoxContentError(f"{name!r} is no regular file")
         if max_bytes is not None and status.st_size > max_bytes:
-            raise SandboxError(f"{name!r} makes more than the allowed bytes", hint="leave less in the box")
+            raise BoxContentError(f"{name!r} makes more than the allowed bytes", hint="leave less in the box")
         return stream.read(), status.st_mode

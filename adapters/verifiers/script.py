@@ -5,10 +5,11 @@ import io
 import tarfile
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from adapters.verifiers.outputs import keeps_workdir, tampering
-from domain.errors import NotFoundError, SandboxError, SynthError, VerifierError, boundary
+from domain.errors import BoxContentError, NotFoundError, SandboxError, SynthError, VerifierError, boundary
 from domain.lifecycle.redaction import redact, redact_bytes
 from domain.lifecycle.rewards import MAX_REWARD_BYTES, RewardReading, read_rewards
 from domain.lifecycle.step_rewards import settle_steps
@@ -26,6 +27,8 @@ _ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
 """Beside the task's own variables the verifier gets no more than these: nothing of an agent's box, nothing of ours."""
 _GRACE_S = 60.0
 """Beyond the time-out, for transfers; then the janitor may end the box."""
+_BOXES = 3
+"""Made one after another for one verdict, when infrastructure takes them."""
 _CACHED_ARCHIVES = 64
 _CLEAN = "for d in /tests /logs/verifier; do mkdir -p $d && find $d/ -mindepth 1 -delete || exit 1; done"
 """Before a shared verifier: what the agent planted is gone. Rewards would be its own, tests too."""
@@ -132,7 +135,11 @@ class ScriptVerifier:
         problem = tampering(work.outputs, work.task) if work.outputs is not None else ""
         if problem:
             return _zero(f"tampering: {problem}", tampered=True)
-        return await self._run_separate(work, tests or self._published(work.task))
+        published = tests or self._published(work.task)
+        for _ in range(_BOXES - 1):
+            with suppress(SandboxError):
+                return await self._run_separate(work, published)
+        return await self._run_separate(work, published)
 
     async def _run_separate(self, work: Work, tests: "_Tests") -> "_Verdict":
         task = filled(work.task, self._variables)
@@ -306,7 +313,7 @@ async def _read(box: Box, result: CommandResult) -> RewardReading:
     try:
         json_file = await _content(box, "reward.json")
         text_file = None if json_file is not None else await _content(box, "reward.txt")
-    except SandboxError as error:
+    except BoxContentError as error:
         return RewardReading(reason=f"the reward file cannot be read: {error.message}")
     reading = read_rewards(json_file, text_file)
     if reading.reward is None and result.exit_code != 0:
@@ -321,7 +328,7 @@ async def _content(box: Box, name: str) -> bytes | None:
         return None
     content = read_file(archive, name)
     if content is None:
-        raise SandboxError(f"{LOGS}/{name} is no regular file")
+        raise BoxContentError(f"{LOGS}/{name} is no regular file")
     return content
 
 

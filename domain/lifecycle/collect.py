@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from domain.errors import NotFoundError, SandboxError
+from domain.errors import BoxContentError, NotFoundError, SandboxError
 from domain.ports import Box, Command, CommandResult
 from domain.records.archive import merge_archives, pack_files, paths, place
 from domain.records.profile import Profile
@@ -21,7 +21,8 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
     """Return a tar with names relative to ``/``, and the declared paths that are missing.
 
     Raises:
-        SandboxError: a path leaves the box or is no file: the caller treats the outputs as tampered with.
+        BoxContentError: a path leaves the box or is no file: the caller treats the outputs as tampered with.
+        SandboxError: the box failed.
     """
     excluded = {artifact.source: artifact.exclude for artifact in task.artifacts}
     declared = list(excluded)
@@ -103,20 +104,20 @@ class Outputs:
 async def collect_surely(box: Box, task: Task, profile: Profile) -> Outputs:
     """Collect, and once more when it failed in a box that still answers.
 
-    A copy that failed once is no verdict on the agent.
+    What cannot be taken out because of what it is was the agent's doing; any other failure is no verdict on it.
 
     Raises:
-        SandboxError: the box no longer answers: infrastructure.
+        SandboxError: the box no longer answers, or its files cannot be copied: infrastructure.
     """
-    for last in (False, True):
-        try:
-            archive, missing = await collect_outputs(box, task, profile)
-            return Outputs(archive=archive, missing=missing)
-        except SandboxError as error:
-            if last:
-                return Outputs(problem=error.message)
-        await box.exec(Command(argv=("true",)))
-    return Outputs()
+    with suppress(SandboxError):
+        archive, missing = await collect_outputs(box, task, profile)
+        return Outputs(archive=archive, missing=missing)
+    await box.exec(Command(argv=("true",)))
+    try:
+        archive, missing = await collect_outputs(box, task, profile)
+    except BoxContentError as error:
+        return Outputs(problem=error.message)
+    return Outputs(archive=archive, missing=missing)
 
 
 def without(archive: bytes, patterns: tuple[str, ...]) -> bytes:

@@ -105,7 +105,8 @@ class Box(Protocol):
         their permission bits, owner and time are 0. ``max_bytes`` bounds the content (None: the sandbox's own
         bound), so that a box cannot make its reader run out of memory.
 
-        Raises NotFoundError when the path does not exist, SandboxError on a device, FIFO, escape or too much.
+        Raises NotFoundError when the path does not exist, BoxContentError on a device, FIFO, escape or too much, and
+        SandboxError when the box failed.
         """
         ...
 

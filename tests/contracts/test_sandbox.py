@@ -4,11 +4,12 @@ import asyncio
 import io
 import tarfile
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from domain.errors import NotFoundError, SandboxError
+from domain.errors import BoxContentError, NotFoundError, SandboxError
 from domain.ports import Command, Limits
 from domain.records.task import NetworkMode, TaskEnvironment
 from tests.contracts.sandboxes import (
@@ -99,7 +100,7 @@ async def test_a_download_is_bounded(case: Case) -> None:
     """A reader says how much it takes."""
     box = await case.sandbox.create(spec())
     await box.upload(files({"big": b"x" * 100_000}), "/app")
-    with pytest.raises(SandboxError):
+    with pytest.raises(BoxContentError):
         await box.download("/app", max_bytes=50_000)
     await box.destroy()
 
@@ -297,7 +298,7 @@ async def test_links_inside_are_kept_and_links_out_are_refused(programs: Case) -
     assert (await shell(other, "cat r a/f h")).stdout == b"x\n" * 3
     for leaving in ("/etc/passwd", "../tests/x", "d/../../logs"):
         await shell(box, f"ln -sfn {leaving} out")
-        with pytest.raises(SandboxError):
+        with pytest.raises(BoxContentError):
             await box.download("/app")
     await box.destroy()
     await other.destroy()
@@ -312,7 +313,7 @@ async def test_a_planted_link_redirects_neither_uploads_nor_downloads(programs: 
             await box.upload(files({content: b"!"}), target)
     await box.upload(files({"file": b"fresh"}), "/app")
     assert contents(await box.download("/app/file")) == {"file": b"fresh"}
-    with pytest.raises(SandboxError):
+    with pytest.raises(BoxContentError):
         await box.download("/app/sub/passwd")
     await box.destroy()
 
@@ -321,9 +322,9 @@ async def test_special_files_are_refused_without_blocking(programs: Case) -> Non
     """A FIFO or socket in the way is an error at once."""
     box = await programs.sandbox.create(spec())
     await shell(box, "mkfifo pipe")
-    with pytest.raises(SandboxError):
+    with pytest.raises(BoxContentError):
         await box.download("/app")
-    with pytest.raises(SandboxError):
+    with pytest.raises(BoxContentError):
         await box.download("/app/pipe")
     await box.destroy()
 
@@ -339,6 +340,15 @@ async def test_closed_modes_and_odd_names_come_back(programs: Case) -> None:
     await box.destroy()
 
 
+async def test_names_that_are_no_text_void_nothing(programs: Case) -> None:
+    """An agent cannot make its outputs impossible to copy, and its trial infrastructure's, by naming a file."""
+    box = await programs.sandbox.create(spec())
+    await shell(box, r"printf x > $'\xff\xfe'; ln -s $'\xff\xfe' $'\xfd'; mkdir $'d\xc3'; printf y > $'d\xc3/\x01'")
+    with suppress(BoxContentError):  # told as the agent's doing
+        assert len(contents(await box.download("/app"))) == 2
+    await box.destroy()
+
+
 @pytest.mark.parametrize("name", ["local", "local-single"])
 async def test_a_tree_too_deep_for_a_stack_is_refused_and_removed(name: str, tmp_path: Path) -> None:
     """However deep an agent nests directories: no copy follows it down, and nothing of the box stays."""
@@ -346,7 +356,7 @@ async def test_a_tree_too_deep_for_a_stack_is_refused_and_removed(name: str, tmp
     box = await case.sandbox.create(spec())
     dig = "import os\nfor _ in range(3000):\n os.mkdir('d'); os.chdir('d')\nos.chmod('.', 0)"
     assert (await box.exec(Command(argv=("python3", "-c", dig), timeout_s=30))).exit_code == 0
-    with pytest.raises(SandboxError, match="nests more than"):
+    with pytest.raises(BoxContentError, match="nests more than"):
         await box.download("/app")
     await box.destroy()
     assert [path for path in tmp_path.rglob("box-*") if path.is_dir()] == []  # noqa: ASYNC240 - a test waits

@@ -53,9 +53,16 @@ async def test_what_the_platform_ended_is_not_assessed(light: Bench, outcome: Tr
     assert (found.outcome, found.reward) == (UNGRADED, None)
 
 
+async def test_a_box_that_infrastructure_took_is_made_again() -> None:
+    """A verdict is worth more than one box; the work is the agent's and does not change."""
+    bench = Bench(sandbox=ScriptedSandbox(n_failing_creates=2))
+    found = await bench.assess(make_task(bench.store, MEMORY_TEST.format(1)), None)
+    assert (found.outcome, found.reward) == (SCORED, 1.0)
+
+
 async def test_no_box_is_ungraded() -> None:
     """A sandbox that fails leaves the trial without a reward."""
-    bench = Bench(sandbox=ScriptedSandbox(n_failing_creates=1))
+    bench = Bench(sandbox=ScriptedSandbox(n_failing_creates=3))
     found = await bench.assess(make_task(bench.store), None)
     assert (found.outcome, found.reward) == (UNGRADED, None)
     assert "fire" in found.reason

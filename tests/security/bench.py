@@ -10,7 +10,7 @@ import pytest
 
 from adapters.benchmarks.harbor import HarborTaskSource
 from adapters.stores.directory import DirectoryStore
-from domain.errors import SandboxError
+from domain.errors import BoxContentError
 from domain.lifecycle.collect import collect_outputs
 from domain.ports import Box, BoxSpec, Limits, Store
 from domain.records.archive import pack_files, paths, read_file, subtree
@@ -99,7 +99,7 @@ class Range:
                 assert (await shell(box, _JOIN)).exit_code == 0
             await shell(box, attack.script, timeout_s=attack.seconds)
             outputs, missing = await collect_outputs(box, self.task, PROFILE)
-        except SandboxError as error:
+        except BoxContentError as error:
             return Assessment(
                 trial_id="t",
                 assessor="a",
