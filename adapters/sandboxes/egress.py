@@ -8,7 +8,6 @@ import asyncio
 import ipaddress
 import os
 import re
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +27,11 @@ _HEAD_BYTES = 65_536
 _HEAD_S = 30.0
 _CONNECT_S = 30.0
 _CHUNK = 65_536
+_ACCEPTING = 10
+"""Turns of the event loop within which an accepted connection becomes a client; asyncio takes three."""
+_CLOSE_S = 1.0
+_UNNAMED = 7
+"""Columns of a socket without a path."""
 _NAMED = 20
 """Refused hosts that are told apart; an agent may ask for any number."""
 _HOP = re.compile(rb"(?im)^(?:proxy-connection|proxy-authorization|connection|keep-alive):[^\n]*\n")
@@ -89,13 +93,13 @@ def socket_of(box_id: str) -> Path:
 
 
 def sweep_sockets() -> None:
-    """Remove the sockets on which nobody listens any more: their owner was killed."""
-    for path in socket_of("any").parent.glob("*.sock"):
-        with socket.socket(socket.AF_UNIX) as asking, suppress(OSError):
-            try:
-                asking.connect(str(path))
-            except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
+    """Remove the sockets that nobody has open any more: their owner was killed. Source: proc(5), /proc/net/unix."""
+    found = list(socket_of("any").parent.glob("*.sock"))  # first: what is made meanwhile is not found, and stays
+    rows = (line.split() for line in Path("/proc/net/unix").read_text(errors="replace").splitlines())
+    held = {row[-1] for row in rows if len(row) > _UNNAMED}
+    for path in found:
+        if str(path) not in held:
+            path.unlink(missing_ok=True)
 
 
 class EgressProxy:
@@ -111,7 +115,7 @@ class EgressProxy:
         """
         self._allowlist, self._path, self._resolve = Allowlist(hosts), path, resolve
         self._server: asyncio.Server | None = None
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._refused: Counter[str] = Counter()
 
     @property
@@ -139,16 +143,20 @@ class EgressProxy:
     async def __aexit__(self, *_error: object) -> None:
         """End at once, with every connection."""
         if self._server is not None:
-            self._server.close()
-            for client in self._clients:
-                client.cancel()
-            await asyncio.gather(*self._clients, return_exceptions=True)
             self._path.unlink(missing_ok=True)
+            self._server.close()
+            for _ in range(_ACCEPTING):
+                await asyncio.sleep(0)  # who was accepted already becomes a client first
+            clients = dict(self._clients)
+            for client, writer in clients.items():
+                client.cancel()
+                writer.transport.abort()
+            await asyncio.gather(*clients, return_exceptions=True)
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = asyncio.ensure_future(self._serve(reader, writer))
-        self._clients.add(client)
-        client.add_done_callback(self._clients.discard)
+        self._clients[client] = writer
+        client.add_done_callback(self._clients.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -158,7 +166,7 @@ class EgressProxy:
                 writer.write(_response(502, f"{type(error).__name__}: {error}"))
                 await writer.drain()
         finally:
-            writer.close()
+            await _ended(writer)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _HEAD_S)
@@ -182,7 +190,7 @@ class EgressProxy:
                 out_writer.write(f"{method} {path} {version}\r\nConnection: close\r\n".encode("latin-1") + kept)
             await _joined((reader, out_writer), (out_reader, writer))
         finally:
-            out_writer.close()
+            await _ended(out_writer)
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         """Return where a connection may go; empty: nowhere. The name is looked up once, so it cannot change between."""
@@ -209,6 +217,14 @@ async def _connect(addresses: Sequence[str], port: int) -> tuple[asyncio.StreamR
         except OSError as error:
             problem = error
     raise problem
+
+
+async def _ended(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, at once when its other end does not take what is left."""
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), _CLOSE_S)
+    writer.transport.abort()
 
 
 async def _joined(*ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
