@@ -140,6 +140,8 @@ def _demonstration(where: str, line: str) -> Demonstration:
 
 def _text(path: Path, *, limit_bytes: int) -> str:
     try:
+        if path.is_fifo() and not path.as_posix().startswith(("/dev/fd/", "/proc/")):  # of a shell's own making: fine
+            raise ConfigurationError(f"{path}: a named pipe", hint="write the document to a file")
         with path.open("rb") as stream:
             content = stream.read(limit_bytes + 1)  # a device has size 0 and no end
         if len(content) > limit_bytes:

@@ -38,7 +38,7 @@ SKELETON_LAYOUT = 2
 """Grows when ``write_skeleton`` writes something else, so that boxes of a newer Synth use no older one."""
 _KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_FIXED = ("usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM)
+FIXED = frozenset({"usr", "etc", "proc", "dev", INNER.strip("/"), *_SYSTEM})
 """Top-level names that a box may never write."""
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -51,7 +51,7 @@ and must not read a variable such as LD_PRELOAD; and not as arguments, since eve
 
 def is_fixed(top: str) -> bool:
     """Say whether a top-level name belongs to the system."""
-    return top in _FIXED
+    return top in FIXED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

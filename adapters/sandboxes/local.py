@@ -11,7 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from adapters.sandboxes.cgroups import Groups, find_groups
-from adapters.sandboxes.isolation import SKELETON_LAYOUT, TOPS, Way, choose_way, is_fixed, make_root, write_skeleton
+from adapters.sandboxes.isolation import (
+    FIXED,
+    SKELETON_LAYOUT,
+    TOPS,
+    Way,
+    choose_way,
+    is_fixed,
+    make_root,
+    write_skeleton,
+)
 from adapters.sandboxes.labels import Label, boot_id, read_label, this_process, write_label
 from adapters.sandboxes.local_box import LocalBox, furnish
 from adapters.sandboxes.orphans import end_orphans
@@ -51,6 +60,11 @@ class LocalSandbox:
     def name(self) -> str:
         """``local``."""
         return "local"
+
+    @property
+    def system_directories(self) -> frozenset[str]:
+        """What boxes see of this machine, read-only."""
+        return FIXED
 
     def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
         """Name everything of ``environment`` that cannot be realised here; empty: admitted."""

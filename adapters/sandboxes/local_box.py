@@ -27,7 +27,7 @@ from adapters.sandboxes.isolation import (
     passwd_text,
 )
 from adapters.sandboxes.process import Child, Descriptors, Ended
-from adapters.sandboxes.removal import remove_box
+from adapters.sandboxes.removal import give_tree, remove_box
 from adapters.sandboxes.supervisor import Supervisor
 from adapters.sandboxes.transfer import Packer, absolute, parts_of, unpack
 from domain.errors import SandboxError, boundary
@@ -226,12 +226,7 @@ class LocalBox:
         return uid
 
     def _give_workdir(self, uid: int) -> None:
-        host_id = HOST_ID_BASE + uid
-        where = self._root.joinpath(*parts_of(self._spec.environment.workdir))
-        os.chown(where, host_id, host_id, follow_symlinks=False)
-        for _, directories, files, descriptor in os.fwalk(where, follow_symlinks=False):
-            for name in (*directories, *files):
-                os.chown(name, host_id, host_id, dir_fd=descriptor, follow_symlinks=False)
+        give_tree(self._root.joinpath(*parts_of(self._spec.environment.workdir)), HOST_ID_BASE + uid)
 
     async def upload(self, tar: bytes, target: str) -> None:
         """Unpack below ``target``; refuses links and paths that leave it. Files belong to the box's root."""

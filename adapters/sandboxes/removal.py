@@ -1,10 +1,14 @@
-"""Removing what a box leaves: any modes, any depth, and never through a link."""
+"""Removing what a box leaves, or giving it away: any modes, never through a link, no depth that stops us."""
 
 import os
+import stat
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from domain.errors import SandboxError
+
+_DEEPEST = 128
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -73,3 +77,33 @@ def _open(name: str, parent: int | None) -> int:
     if os.fstat(descriptor).st_mode & 0o700 != 0o700:  # noqa: PLR2004 - the owner may do everything
         os.fchmod(descriptor, 0o700)
     return descriptor
+
+
+def give_tree(directory: Path, owner: int) -> None:
+    """Give a directory and all below it to a user and the group of the same number.
+
+    Raises:
+        SandboxError: it is nested deeper than anything that is copied out of a box.
+    """
+    open_directories = [os.open(directory, _DIRECTORY)]
+    waiting = [["."]]
+    try:
+        while waiting:
+            if not waiting[-1]:
+                waiting.pop()
+                os.close(open_directories.pop())
+                continue
+            name = waiting[-1].pop()
+            os.chown(name, owner, owner, dir_fd=open_directories[-1], follow_symlinks=False)
+            if name != "." and stat.S_ISDIR(os.lstat(name, dir_fd=open_directories[-1]).st_mode):
+                if len(open_directories) > _DEEPEST:
+                    raise SandboxError(f"{directory}: nested more than {_DEEPEST} levels deep")
+                open_directories.append(os.open(name, _DIRECTORY, dir_fd=open_directories[-1]))
+                waiting.append([])
+            elif name != ".":
+                continue
+            with os.scandir(open_directories[-1]) as listing:
+                waiting[-1] += [entry.name for entry in listing]
+    finally:
+        for descriptor in open_directories:
+            os.close(descriptor)

@@ -24,11 +24,26 @@ class TakesTools(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepsItsSystem(Protocol):
+    """A sandbox whose boxes share more of a system than every box does; nothing is taken out of it."""
+
+    @property
+    def system_directories(self) -> frozenset[str]:
+        """Names directly below ``/``."""
+        ...
+
+
+KERNEL_DIRECTORIES = frozenset({"dev", "proc", "sys"})
+"""What lies below is no work of anybody's, and is never retained."""
+
+
 def task_refusals(task: Task, sandbox: Sandbox, engine: Engine, variables: Mapping[str, str]) -> tuple[str, ...]:
     """Name everything of ``task`` that cannot be realised; empty: admitted."""
     found = [
         *_places(task, sandbox),
         *_services(task, sandbox),
+        *_outputs(task, sandbox),
         *_tools(task, engine),
         *missing_variables(task, variables, with_solution=engine.name == "oracle"),
     ]
@@ -104,6 +119,15 @@ def _services(task: Task, sandbox: Sandbox) -> Iterator[str]:
     for hook in hooks:
         if hook.service != "main":
             yield f"verifier.collect.service = {hook.service!r}: not in a {sandbox.name} box"
+
+
+def _outputs(task: Task, sandbox: Sandbox) -> Iterator[str]:
+    """An artifact that a box will not give away would make every agent's work look like an attack."""
+    system = sandbox.system_directories if isinstance(sandbox, KeepsItsSystem) else frozenset[str]()
+    artifacts = [*task.artifacts, *(artifact for step in task.steps for artifact in step.artifacts)]
+    for artifact in artifacts:
+        if artifact.source.strip("/").split("/")[0] in system | KERNEL_DIRECTORIES:
+            yield f"artifacts = {artifact.source!r}: belongs to the system of a {sandbox.name} box"
 
 
 def _tools(task: Task, engine: Engine) -> Iterator[str]:

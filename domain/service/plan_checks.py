@@ -7,6 +7,7 @@ from math import isfinite
 from operator import ge
 
 from domain.errors import ConfigurationError
+from domain.lifecycle.refusals import KERNEL_DIRECTORIES
 from domain.records.experiment import ExperimentKind
 from domain.records.model import PolicyRecipe
 from domain.records.names import parse_reference
@@ -152,6 +153,8 @@ def _profile_files(profile: Profile) -> Iterator[str]:
     for index, path in enumerate(profile.required_outputs):
         if not _safe(path):
             yield f"required_outputs.{index}: {path!r} is not a path that stays where it is put"
+        elif path.startswith("/") and _parts(path)[1] in KERNEL_DIRECTORIES:
+            yield f"required_outputs.{index}: {path!r} belongs to the kernel and is never retained"
     seen: set[tuple[str, ...]] = set()
     for index, file in enumerate(profile.files):
         if not _safe(file.path):

@@ -1,14 +1,18 @@
 """What cannot be realised is refused by name before anything runs."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from adapters.engines.mini import MiniEngine
 from adapters.engines.nop import NopEngine
 from adapters.engines.oracle import OracleEngine
+from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
+from domain.errors import ConfigurationError
 from domain.lifecycle.refusals import task_refusals
+from domain.records.profile import Profile
 from domain.records.task import (
     Artifact,
     CollectHook,
@@ -20,6 +24,7 @@ from domain.records.task import (
     TaskEnvironment,
     VerifierMode,
 )
+from domain.service.plan_checks import check_profile
 from tests.contracts.verifying import make_task
 from tests.fakes.store import MemoryStore
 
@@ -52,6 +57,8 @@ CASES: dict[str, Task] = {
     "environment.gpu_types": replace(plain(), environment=replace(plain().environment, gpu_types=("h100",))),
     "artifacts.service = 'db'": compose(replace(plain(), artifacts=(Artifact(source="/d", service="db"),))),
     "verifier.collect.service = 'db'": compose(replace(plain(), collect=(CollectHook(command="x", service="db"),))),
+    "artifacts = '/proc/1/environ'": replace(plain(), artifacts=(Artifact(source="/proc/1/environ"),)),
+    "artifacts = '/sys'": replace(plain(), steps=(step(artifacts=(Artifact(source="/sys"),)),)),
     "environment.env.K: ${KEY}": replace(plain(), environment=replace(plain().environment, env={"K": "${KEY}"})),
 }
 
@@ -61,6 +68,16 @@ def test_a_box_that_cannot_is_named_with_the_field(named: str, task: Task) -> No
     """The phase or step whose wish it is stands in the refusal."""
     refused = task_refusals(task, MemorySandbox(), NopEngine(), {})
     assert [words for words in refused if words.startswith(named)], refused
+
+
+def test_nothing_is_retained_of_what_boxes_share_with_this_machine(tmp_path: Path) -> None:
+    """A local box would call every agent's work an attack; the memory box has an /etc of its own."""
+    task = replace(plain(), artifacts=(Artifact(source="/etc/passwd"), Artifact(source="/app/etc")))
+    refused = task_refusals(task, LocalSandbox(tmp_path / "boxes", None), NopEngine(), {})
+    assert refused == ("artifacts = '/etc/passwd': belongs to the system of a local box",)
+    assert task_refusals(task, MemorySandbox(), NopEngine(), {}) == ()
+    with pytest.raises(ConfigurationError, match=r"required_outputs\.1: '/proc/self/maps'"):
+        check_profile(Profile(name="p", engine="nop", required_outputs=("out", "/proc/self/maps")))
 
 
 def test_what_can_be_realised_is_admitted() -> None:

@@ -1,6 +1,7 @@
 """Documents people write are read strictly, and every error names the file and the field."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_plan(tmp_path)
     with pytest.raises(ConfigurationError, match="larger than"):
         read_plan("/dev/zero")
+
+
+def test_a_pipe_without_a_writer_is_refused_and_a_shells_is_read(tmp_path: Path) -> None:
+    """``@<(...)`` is a pipe that somebody writes; a named one may wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="named pipe"):
+        read_plan(tmp_path / "pipe")
+    reader, writer = os.pipe()
+    os.write(writer, b'{"attempts": 3}')
+    os.close(writer)
+    assert read_plan(f"/dev/fd/{reader}").attempts == 3
+    os.close(reader)
     with pytest.raises(ConfigurationError, match="no path of a file"):
         read_plan("plan\0.json")
 
