@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,11 +108,20 @@ def down(settings: "Settings", *, say: Say = lambda _: None) -> bool:
             waiting()
             time.sleep(0.05)
     leftover = _read(settings)
-    if leftover is None:
-        return running is not None
-    end([*leftover.services.values()], timeout_s=STOP_S)
-    _file(settings).unlink(missing_ok=True)
-    return True
+    if leftover is not None:
+        end([*leftover.services.values()], timeout_s=STOP_S)
+        _file(settings).unlink(missing_ok=True)
+    _forget_memory_boxes(settings)
+    return running is not None or leftover is not None
+
+
+def _forget_memory_boxes(settings: "Settings") -> None:
+    """Give back the memory that boxes of this home took, when no box is left there; it is made again when needed."""
+    directory = settings.memory_boxes
+    if directory is not None and directory.is_dir() and directory.stat().st_uid == os.getuid():
+        with contextlib.suppress(OSError):
+            (directory / "boxes").rmdir()  # fails while there is a box, or none was ever made
+            shutil.rmtree(directory)
 
 
 def status(settings: "Settings") -> Up | None:

@@ -303,3 +303,18 @@ def test_sockets_of_a_deep_home_lie_elsewhere(tmp_path: Path) -> None:
     deep.make_directories()
     assert deep.sockets.stat().st_mode & 0o777 == 0o700
     shutil.rmtree(deep.sockets)
+
+
+def test_the_end_gives_back_the_memory_of_boxes(settings: Settings) -> None:
+    """What boxes in memory left goes; a directory with a box in it stays for the janitor."""
+    directory = settings.memory_boxes
+    if directory is None:
+        pytest.skip("this machine has no memory to keep boxes in")
+    live = directory / "boxes" / "t1-actor"
+    live.mkdir(parents=True)
+    (directory / "skeleton-2").mkdir()
+    assert not down(settings)
+    assert live.exists()
+    live.rmdir()
+    assert not down(settings)
+    assert not directory.exists()
