@@ -35,6 +35,11 @@ def _named() -> str:
     return variables.get("SYNTH_TEST_KUBECONFIG") or variables.get("KUBECONFIG") or ""
 
 
+def runs_own_double() -> bool:
+    """Say whether the cluster is the tests' double, whose images are those of the tests' Docker engine."""
+    return not _named()
+
+
 @functools.cache
 def double() -> Double:
     """Return the double of this session, which ends with it; without an engine skipped, and a failure in CI."""
