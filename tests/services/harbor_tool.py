@@ -110,19 +110,32 @@ def require_harbor() -> Path:
     return install(python)
 
 
-def run_job(tasks: Path, jobs: Path, agent: str, *, attempts: int = 1) -> Path:
-    """Let Harbor run its agent over task directories, and return the job directory."""
+def run_job(
+    tasks: Path, jobs: Path, agent: str, *, attempts: int = 1, at_once: int = 2, retries: int = 0, boxes: str = ""
+) -> Path:
+    """Let Harbor run its agent over task directories, and return the job directory.
+
+    Args:
+        tasks: what holds them.
+        jobs: where the job's directory is made.
+        agent: Harbor's name of it.
+        attempts: at each task.
+        at_once: trials.
+        retries: of trials that end with an exception, as Harbor's default has them.
+        boxes: Python of a class ``Boxes`` for its environments, below :data:`_BOX`; empty: the class of that.
+    """
     program = require_harbor()
     home = jobs.parent / "harbor"
     home.mkdir(exist_ok=True)
-    (home / "synth_box.py").write_text(_BOX)
+    (home / "synth_box.py").write_text(_BOX + boxes)
     config = {
         "job_name": agent,
         "jobs_dir": str(jobs),
         "n_attempts": attempts,
-        "n_concurrent_trials": 2,
+        "n_concurrent_trials": at_once,
         "quiet": True,
-        "environment": {"import_path": "synth_box:DirectoryEnvironment"},
+        "retry": {"max_retries": retries, "min_wait_sec": 0.1, "max_wait_sec": 0.5},
+        "environment": {"import_path": f"synth_box:{'Boxes' if boxes else 'DirectoryEnvironment'}"},
         "agents": [{"name": agent}],
         "datasets": [{"path": str(tasks)}],
     }
