@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from domain.lifecycle.lease import LEASE_TTL_S
 from domain.records.experiment import UnitState
 from domain.service.dispatch import conclude_evaluation, unit_run_ended
 from domain.service.platform import Platform
+from domain.service.relaunch import end_lease
 from resources.synth import SynthResource
 from sensors.jobs import UNIT_JOBS, evaluation_report_job
 from sensors.launches import RUN_KEY
@@ -95,5 +95,4 @@ def _free(platform: Platform, unit: str, holder: str) -> None:
     with platform.ledger.begin() as tx:
         row = tx.units.get(unit)
         if row.lease_holder == holder:
-            lease = tx.units.acquire(unit, holder, platform.clock.now_ms(), LEASE_TTL_S)
-            tx.units.release(lease, row.state, detail=row.detail)
+            end_lease(tx, row, holder, platform.clock.now_ms())

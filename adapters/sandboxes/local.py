@@ -29,8 +29,8 @@ from domain.errors import SandboxError, boundary
 from domain.ports import Box, BoxSpec
 from domain.records.task import NetworkMode, TaskEnvironment
 
-_STALE_WITHOUT_LABEL_S = 60.0
-"""A directory that still has no label after so long was left by a maker that died."""
+_STALE_WITHOUT_LABEL_S = 20.0
+"""A directory without a label for so long was left by a process that died as it made or removed it."""
 
 
 class LocalSandbox:

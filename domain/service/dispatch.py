@@ -17,7 +17,10 @@ from domain.records.profile import Plan
 from domain.service.accept import Accepted, Submission, accept, admit_unit, derived_id
 from domain.service.inspection import checkpoint_of
 from domain.service.platform import Platform
-from domain.service.relaunch import relaunch
+from domain.service.relaunch import end_lease, relaunch
+
+_DISPATCHER = "dispatcher"
+"""Holds the lease of a worker that is gone, for as long as it takes to end it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,7 @@ def _launch(experiment: Experiment, unit: Unit) -> UnitLaunch:
 
 def _revive(tx: Transaction, unit: Unit, now_ms: int) -> Unit:
     if unit.state is UnitState.RUNNING and unit.lease_expires_ms < now_ms:
-        return relaunch(tx, unit, "the worker's lease expired", now_ms)
+        return relaunch(tx, end_lease(tx, unit, _DISPATCHER, now_ms), "the worker's lease expired", now_ms)
     return unit
 
 

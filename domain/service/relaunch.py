@@ -2,6 +2,7 @@
 
 from domain.errors import NotFoundError
 from domain.ledger_ports import Transaction
+from domain.lifecycle.lease import LEASE_TTL_S
 from domain.records.canonical import Json
 from domain.records.experiment import Unit, UnitState
 
@@ -29,6 +30,20 @@ def relaunch(tx: Transaction, unit: Unit, reason: str, now_ms: int) -> Unit:
     tx.units.set_state(unit.unit, UnitState.ADMITTED, detail=detail)
     body: dict[str, Json] = {"reason": reason, "generation": generation, "wait_s": wait_s}
     tx.events.append(unit.experiment_id, "unit.relaunched", now_ms, unit.unit, body)
+    return tx.units.get(unit.unit)
+
+
+def end_lease(tx: Transaction, unit: Unit, holder: str, now_ms: int) -> Unit:
+    """End all that a worker that is gone could still do: its writes are refused and its tokens answer no more.
+
+    Its successor would see to both, but there may never be one: the experiment is cancelled, or the unit given up.
+
+    Raises:
+        FenceError: another holder than ``holder`` has the lease, and it holds.
+    """
+    lease = tx.units.acquire(unit.unit, holder, now_ms, LEASE_TTL_S)
+    tx.tokens.revoke_stale(unit.unit, lease.fence)
+    tx.units.release(lease, unit.state, detail=unit.detail)
     return tx.units.get(unit.unit)
 
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from domain.lifecycle.lease import LEASE_TTL_S
 from domain.records.assessment import Assessment
 from domain.records.experiment import ExperimentKind, UnitState
 from domain.records.manifest import AssessmentManifest, TrialManifest
@@ -27,6 +26,7 @@ from domain.service.accept import Submission, accept
 from domain.service.dispatch import dispatch, unit_run_ended
 from domain.service.platform import Platform
 from domain.service.publish import publish_task_set
+from domain.service.relaunch import end_lease
 from tests.benchmarks.processes import ROOT
 from tests.fakes.scripted_model import BASE, model_process
 from tests.services.fault_table import FAULTS, RETRIES, kind_of, spread, write
@@ -208,8 +208,7 @@ class _Driver:
         with self._platform.ledger.begin() as tx:
             row = tx.units.get(worker.unit)
             if row.lease_holder == worker.holder:
-                lease = tx.units.acquire(worker.unit, worker.holder, self._platform.clock.now_ms(), LEASE_TTL_S)
-                tx.units.release(lease, row.state, detail=row.detail)
+                end_lease(tx, row, worker.holder, self._platform.clock.now_ms())
 
     def _disturb(self, how: str) -> bool:
         """Kill or stop a worker that is at work; says whether there was one."""

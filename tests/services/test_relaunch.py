@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from domain.records.experiment import ExperimentKind, UnitState
-from domain.records.names import parse_reference
+from domain.errors import FenceError
+from domain.lifecycle.lease import LEASE_TTL_S
+from domain.records.experiment import ExperimentKind, TokenScope, UnitState
+from domain.records.names import experiment_of, parse_reference
 from domain.records.profile import Plan, Profile
 from domain.service.accept import Submission, accept
-from domain.service.dispatch import dispatch, unit_run_ended
+from domain.service.dispatch import dispatch, request_cancel, unit_run_ended
 from domain.service.platform import Platform
 from domain.service.publish import publish_task_set
 from domain.service.relaunch import MAX_STALLED
@@ -94,3 +96,33 @@ async def test_whatever_was_done_begins_the_count_anew(scene: tuple[Platform, _L
         row = tx.units.get(unit)
     assert (row.n_stalled, row.retry_at_ms, row.progress) == (0, 0, "2 trials, 0 assessments, 0 groups, step none")
     assert len(dispatch(platform).launches) == 1
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_worker_that_is_gone_has_no_rights_left(scene: tuple[Platform, _Late, str], *, cancelled: bool) -> None:
+    """After its lease its tokens answer no more and its writes are refused, whether anyone follows or not."""
+    platform, clock, unit = scene
+    experiment_id = experiment_of(unit)
+    with platform.ledger.begin() as tx:
+        lease = tx.units.acquire(unit, "gone", clock.now_ms(), LEASE_TTL_S)
+        scope = TokenScope(
+            experiment_id=experiment_id,
+            unit=unit,
+            trial_id="t1",
+            model="policy",
+            policy="base",
+            expires_ms=clock.now_ms() + 600_000,
+            max_tokens=8,
+            temperature=1.0,
+            seed=0,
+        )
+        tx.tokens.issue(lease, "a" * 64, scope)
+    if cancelled:
+        request_cancel(platform, experiment_id)
+    clock.ahead_s += round(LEASE_TTL_S) + 1
+    assert len(dispatch(platform).launches) == (not cancelled)
+    with platform.ledger.snapshot() as tx:
+        assert tx.tokens.scope("a" * 64, clock.now_ms()) is None
+        assert tx.units.get(unit).state is (UnitState.CANCELLED if cancelled else UnitState.ADMITTED)
+    with pytest.raises(FenceError), platform.ledger.begin() as tx:
+        tx.units.heartbeat(lease, clock.now_ms(), LEASE_TTL_S)
