@@ -4,8 +4,9 @@ Each worker runs an evaluation of agents with a model, in local boxes or in cont
 allowlist, images that are being built). It dies by SIGKILL; nothing takes its unit over, so that only dispatcher and
 janitor clean up, at their own pace. ``left`` (target: nothing) counts sixty seconds after each kill what it had:
 processes, box directories, control groups, containers, tokens that the model process would answer; and at the end what
-no label ties to a worker: sockets, networks, containers and images of builds. ``others_untouched`` says whether a
-process, a container and a network with names like ours still live.
+no label ties to a worker: sockets, networks and containers of builds. ``others_untouched`` says whether a process, a
+container and a network with names like ours still live. What a killed build has built is in the engine's cache, where
+the next build of that Dockerfile takes it from, and is told apart (``cached_layers_of_killed_builds``).
 
 Containers need root and an engine (``tests/docker_engine.py``); an engine that others use as well spoils the count of
 what has no label. Pods have a drill of their own to come: a third kind here.

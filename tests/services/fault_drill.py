@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from domain.errors import LedgerError
 from domain.records.assessment import Assessment
 from domain.records.experiment import ExperimentKind, UnitState
 from domain.records.manifest import AssessmentManifest, TrialManifest
@@ -163,20 +164,24 @@ class _Driver:
         while not self._done():
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"the drill did not end within {self._plan.timeout_s:g} s")
-            for launch in dispatch(self._platform).launches:
-                if launch.run_key not in self._launched:
-                    self._launched.add(launch.run_key)
-                    self._start(launch.unit, launch.run_key)
-                    if self.disturbed["double"] < self._plan.doubles:
-                        self.disturbed["double"] += 1
-                        self.disturbed_units.add(launch.unit)
-                        self._start(launch.unit, f"{launch.run_key}-again")
-            self._reap()
+            with suppress(LedgerError):  # a worker that stands still may hold the ledger; a sensor comes again, too
+                self._reap()
+                self._launch()
             self._go_on()
             if self._due and time.monotonic() > self._next_s and self._disturb(self._due[-1]):
                 self.disturbed[self._due.pop()] += 1
                 self._next_s = time.monotonic() + self._dice.uniform(*self._plan.pauses_s)
             await asyncio.sleep(_TICK_S)
+
+    def _launch(self) -> None:
+        for launch in dispatch(self._platform).launches:
+            if launch.run_key not in self._launched:
+                self._launched.add(launch.run_key)
+                self._start(launch.unit, launch.run_key)
+                if self.disturbed["double"] < self._plan.doubles:
+                    self.disturbed["double"] += 1
+                    self.disturbed_units.add(launch.unit)
+                    self._start(launch.unit, f"{launch.run_key}-again")
 
     def _units(self) -> list[tuple[str, UnitState]]:
         with self._platform.ledger.snapshot() as tx:
@@ -194,10 +199,10 @@ class _Driver:
     def _reap(self) -> None:
         """Do as the failure sensor does: a run that failed and still owns its unit has it run again."""
         for worker in [worker for worker in self._workers if worker.process.poll() is not None]:
-            self._workers.remove(worker)
             if worker.process.returncode != 0:
-                self.refused += worker.process.returncode > 0
                 self._failed(worker)
+                self.refused += worker.process.returncode > 0
+            self._workers.remove(worker)
 
     def _failed(self, worker: _Worker) -> None:
         with self._platform.ledger.snapshot() as tx:

@@ -86,8 +86,10 @@ class Leaks:
     others: dict[str, bool] = field(default_factory=dict[str, bool])
     """What is not ours, or is a living owner's: whether it is still there."""
     wall_s: float = 0.0
-    of_the_engine: tuple[str, ...] = ("networks", "containers without a label", "images without a name")
+    of_the_engine: tuple[str, ...] = ("networks", "containers without a label")
     """Of what is left: what others that use the engine at the same time may have made."""
+    cached_layers: int = 0
+    """Of builds that were killed: the engine's own cache, from which the next build of that Dockerfile goes on."""
 
 
 async def run_leaks(home: Path, plan: LeakPlan) -> Leaks:
@@ -111,7 +113,8 @@ async def run_leaks(home: Path, plan: LeakPlan) -> Leaks:
             await asyncio.gather(keeping, return_exceptions=True)
             found.others = bystanders.alive()
             bystanders.end()
-    found.left.update({name: n for name, n in (_standing(plan) - before).items() if n > 0})
+    found.left.update(_standing(plan) - before)
+    found.cached_layers = found.left.pop("layers without an image", 0)
     found.left["processes of any box"] += _of_boxes(home / "boxes")
     found.left = +found.left
     found.wall_s = time.monotonic() - started_s
@@ -272,7 +275,7 @@ def _of_boxes(scratch: Path) -> int:
 
 
 def _standing(plan: LeakPlan) -> Counter[str]:
-    """Count what no label ties to a worker: sockets nobody listens on, networks, containers and images of builds."""
+    """Count what no label ties to a worker: sockets nobody listens on, networks, containers and layers of builds."""
     found: Counter[str] = Counter()
     listening = Path("/proc/net/unix").read_text()
     found["sockets"] = sum(str(path) not in listening for path in socket_of("any").parent.glob("*.sock"))
@@ -282,7 +285,7 @@ def _standing(plan: LeakPlan) -> Counter[str]:
         found["containers without a label"] = sum(
             _LABEL not in (item["Labels"] or {}) for item in engine.containers(all=True)
         )
-        found["images without a name"] = sum(
+        found["layers without an image"] = sum(
             not [tag for tag in item["RepoTags"] or () if not tag.startswith("<none>")]
             for item in engine.images(filters={"dangling": True})
         )
@@ -329,6 +332,7 @@ def summary(found: Leaks) -> dict[str, object]:
         "finished_before_their_kill": found.finished,
         "had": dict(found.had),
         "left": dict(found.left),
+        "cached_layers_of_killed_builds": found.cached_layers,
         "others_untouched": found.others,
         "wall_s": round(found.wall_s, 1),
     }
