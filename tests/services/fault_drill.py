@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -86,7 +87,7 @@ class Findings:
         return [row for row in self.rows if row.wrong]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Worker:
     unit: str
     holder: str
@@ -137,7 +138,7 @@ class _Driver:
         self._due = ["kill"] * plan.kills + ["stop"] * plan.stops
         self._dice.shuffle(self._due)
         self._next_s = time.monotonic() + self._dice.uniform(*plan.pauses_s)
-        self._stopped: list[tuple[float, _Worker]] = []
+        self._stopped: list[_Worker] = []
         self.disturbed: Counter[str] = Counter()
         self.disturbed_units: set[str] = set()
         self.refused = 0
@@ -164,14 +165,16 @@ class _Driver:
         while not self._done():
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"the drill did not end within {self._plan.timeout_s:g} s")
-            with suppress(LedgerError):  # a worker that stands still may hold the ledger; a sensor comes again, too
-                self._reap()
-                self._launch()
-            self._go_on()
-            if self._due and time.monotonic() > self._next_s and self._disturb(self._due[-1]):
-                self.disturbed[self._due.pop()] += 1
-                self._next_s = time.monotonic() + self._dice.uniform(*self._plan.pauses_s)
+            with suppress(LedgerError):  # a sensor comes again, too
+                await asyncio.to_thread(self._tick)  # may wait for the ledger; the model process lives in this loop
             await asyncio.sleep(_TICK_S)
+
+    def _tick(self) -> None:
+        self._reap()
+        self._launch()
+        if self._due and time.monotonic() > self._next_s and self._disturb(self._due[-1]):
+            self.disturbed[self._due.pop()] += 1
+            self._next_s = time.monotonic() + self._dice.uniform(*self._plan.pauses_s)
 
     def _launch(self) -> None:
         for launch in dispatch(self._platform).launches:
@@ -218,8 +221,7 @@ class _Driver:
     def _disturb(self, how: str) -> bool:
         """Kill or stop a worker that is at work; says whether there was one."""
         running = {unit for unit, state in self._units() if state is UnitState.RUNNING}
-        idle = {worker.holder for _, worker in self._stopped}
-        chosen = [worker for worker in self._workers if worker.unit in running and worker.holder not in idle]
+        chosen = [worker for worker in self._workers if worker.unit in running and worker not in self._stopped]
         if not chosen:
             return False
         worker = self._dice.choice(chosen)
@@ -228,13 +230,13 @@ class _Driver:
             worker.process.kill()
         else:
             worker.process.send_signal(signal.SIGSTOP)
-            self._stopped.append((time.monotonic() + _STOPPED_S, worker))
+            self._stopped.append(worker)
+            threading.Timer(_STOPPED_S, self._go_on, (worker,)).start()  # it may hold the ledger that we wait for
         return True
 
-    def _go_on(self) -> None:
-        for item in [item for item in self._stopped if time.monotonic() > item[0]]:
-            self._stopped.remove(item)
-            item[1].process.send_signal(signal.SIGCONT)
+    def _go_on(self, worker: _Worker) -> None:
+        worker.process.send_signal(signal.SIGCONT)
+        self._stopped.remove(worker)
 
     def end(self) -> None:
         """Leave no process of ours."""
