@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from adapters.sandboxes.docker_shield import bridge_of, shield
+from adapters.sandboxes.docker_network import join_network
 from domain.errors import NotFoundError, SandboxError
 from domain.ports import BoxSpec, Store
 from domain.records.archive import subtree
@@ -32,8 +32,6 @@ DEFAULT_IMAGE = "debian:bookworm-slim"
 """For tasks that need only a shell and name no image."""
 _API = (1, 41)
 """Docker Engine 20.10, the oldest that is supported; an engine that no longer speaks it is asked in its oldest."""
-_NETWORK = "synth-boxes"
-"""The bridge of boxes with the public network: they reach what the machine reaches, but not one another."""
 _TIMEOUT_S = 60
 _PING_S = 5.0
 _BUILDS = 2
@@ -106,6 +104,7 @@ class Engine:
         self._builds = threading.BoundedSemaphore(_BUILDS)
         self._building: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._tags: dict[tuple[ObjectRef, str], str] = {}
+        self._network = ""
         self.shield = "public"
         """What stands between boxes with a public network and this machine, as records say it."""
 
@@ -255,22 +254,10 @@ class Engine:
         return context
 
     def network(self) -> str:
-        """Return the network of boxes that may reach the public one, made when it is first needed."""
-        from docker.errors import APIError
-
-        if self.shield != "public":
-            return _NETWORK
-        if not self.api.networks(names=[_NETWORK]):
-            apart_from_another = {"com.docker.network.bridge.enable_icc": "false"}
-            try:
-                self.api.create_network(
-                    _NETWORK, driver="bridge", options=apart_from_another, labels={LABEL: ""}, check_duplicate=True
-                )
-            except APIError as error:
-                if error.status_code != 409:  # noqa: PLR2004 - 409 Conflict: another process was first
-                    raise
-        self.shield = shield(bridge_of(self.api.inspect_network(_NETWORK)))
-        return _NETWORK
+        """Return the id of the network of boxes that may reach the public one, made when it is first needed."""
+        if not self._network:
+            self._network, self.shield = join_network(self.api, LABEL)
+        return self._network
 
     def boxes(self) -> Iterator[tuple[str, str]]:
         """Yield (container id, label) of every container of ours on this engine."""

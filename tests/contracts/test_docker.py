@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from adapters.sandboxes.docker import DockerSandbox
-from adapters.sandboxes.docker_engine import LABEL
+from adapters.sandboxes.docker_engine import LABEL, Engine
 from adapters.stores.directory import DirectoryStore
 from domain.errors import SandboxError
 from domain.ports import BoxSpec, Command, Limits
@@ -22,6 +22,7 @@ from domain.records.task import NetworkMode, TaskEnvironment
 from tests.contracts.sandboxes import contents, files, processes_with, shell, spec
 from tests.contracts.test_egress import site
 from tests.docker_engine import IMAGE, client, docker_url
+from tests.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -325,6 +326,18 @@ async def test_what_an_image_declares_is_no_way_around(bench: Bench) -> None:
     assert made_from["image"].startswith("sha256:")
     assert made_from["created"].startswith("20")
     await box.destroy()
+
+
+async def test_there_is_one_public_network_whoever_wants_it_first(bench: Bench) -> None:
+    """Processes that make it at the same time share it, and what an earlier race left twice is one again."""
+    engine = client(bench.url)
+    for _ in range(2):
+        engine.create_network("synth-boxes", driver="bridge", labels={LABEL: ""})
+    found = await asyncio.gather(
+        *(asyncio.to_thread(Engine(bench.url, MemoryStore()).network) for _ in range(6)), return_exceptions=True
+    )
+    (kept,) = (item["Id"] for item in engine.networks() if item["Name"] == "synth-boxes")
+    assert found == [kept] * 6
 
 
 async def test_boxes_with_the_public_network_do_not_see_one_another(bench: Bench) -> None:
