@@ -88,7 +88,8 @@ case "${1:-}" in
       need docker.io /usr/sbin/dockerd /usr/bin/dockerd
       need tini /usr/bin/docker-init /sbin/docker-init /usr/libexec/docker/docker-init /usr/bin/tini
       need docker-registry docker-registry
-      need kubernetes-client kubectl
+      need kubernetes-client kubectl # tests of programs in pods want 1.31, and say so when it is older
+      need openssl openssl
       need debootstrap /usr/sbin/debootstrap
       need iptables /usr/sbin/iptables
     fi

@@ -3,10 +3,7 @@
 import atexit
 import functools
 import os
-import shutil
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ from domain.errors import SandboxError
 from domain.ports import Box
 from resources.kubernetes_settings import read_cluster
 from tests.docker_engine import IMAGE, docker_url
-from tests.kubernetes_double.cluster import Double
+from tests.kubernetes_double.double import KubernetesDouble
 
 _SHARE = 0.05
 """Requests are small, so that twenty boxes fit on two cores."""
@@ -41,19 +38,17 @@ def runs_own_double() -> bool:
 
 
 @functools.cache
-def double() -> Double:
+def double() -> KubernetesDouble:
     """Return the double of this session, which ends with it; without an engine skipped, and a failure in CI."""
-    directory = tempfile.mkdtemp(prefix="synth-kubernetes-")
-    started = Double(Path(directory), docker_url()).__enter__()
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    atexit.register(started.__exit__)
+    started = KubernetesDouble(docker_url()).start()
+    atexit.register(started.stop)
     return started
 
 
 def named_cluster() -> Cluster:
     """Return the cluster, as SYNTH_KUBERNETES_* describe it; without an engine for the double the test is skipped."""
     variables = dict(os.environ)  # noqa: TID251 - a test's own settings
-    named = _named() or str(double().kubeconfig)
+    named = _named() or double().kubeconfig
     return replace(read_cluster(variables), kubeconfig=named, request_share=_SHARE)
 
 

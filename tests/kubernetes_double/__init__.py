@@ -1,1 +1,1 @@
-"""A Kubernetes cluster for tests: an API server and a node whose pods are containers of a Docker engine."""
+"""A Kubernetes cluster of one node for tests: the API in this process, each pod a container of a Docker engine."""

@@ -1,150 +1,173 @@
-"""What the API server refuses of a pod or policy, and what no node can take.
+"""What the API server makes of a new object before it is stored: defaults, and the fields that must be right.
 
-Source: Kubernetes PodSecurity ``restricted``, ResourceQuota and scheduler messages, as a 1.34 cluster words them.
+Source: Kubernetes API v1, defaults and validation of Pod; networking.k8s.io/v1, validation of NetworkPolicy.
 """
 
+import ipaddress
 import re
+import secrets
+from typing import Any
 
-from tests.kubernetes_double.state import Refused, State, Thing, part, parts
+from tests.kubernetes_double.answers import RefusalError, invalid
+from tests.kubernetes_double.kinds import Kind
+from tests.kubernetes_double.objects import part, parts, words
+from tests.kubernetes_double.quantities import amount
 
-_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")
-_UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_POD_FIELDS = frozenset(
-    """
-    activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy enableServiceLinks
-    hostIPC hostNetwork hostPID hostUsers hostname imagePullSecrets initContainers nodeName nodeSelector
-    preemptionPolicy priority priorityClassName restartPolicy runtimeClassName schedulerName securityContext
-    serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace terminationGracePeriodSeconds tolerations
-    volumes
-    """.split()  # noqa: SIM905 - two dozen names read better so
+Json = dict[str, Any]
+Faults = list[tuple[str, str]]
+
+_NAME = re.compile(r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")
+_LABEL = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
+_NAME_WORDS = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+    "and must start and end with an alphanumeric character"
 )
+_LONGEST_S = 2**31 - 1
 
 
-def amount(text: object) -> float:
-    """Return a quantity as a number: cores, bytes, pieces."""
-    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text))
-    if match is None or match[2] not in _UNITS:
-        raise Refused(400, "BadRequest", f"quantities must match the regular expression: {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
+def admit(kind: Kind, namespace: str, thing: Json) -> None:
+    """Give a new object its defaults and look at its fields. Raises RefusalError (400, 422)."""
+    if thing.get("kind", kind.name) != kind.name:
+        raise RefusalError(400, f"the object provided is unrecognized: {thing.get('kind')} is no {kind.name}")
+    thing |= {"kind": kind.name, "apiVersion": kind.api_version}
+    about: Json = thing.setdefault("metadata", {})
+    if kind.is_namespaced:
+        if about.get("namespace") not in {None, "", namespace}:
+            raise RefusalError(400, "the namespace of the provided object does not match the namespace of the request")
+        about["namespace"] = namespace
+    if about.get("generateName") and not about.get("name"):
+        about["name"] = about["generateName"] + secrets.token_hex(3)[:5]
+    faults = _metadata_faults(about)
+    if kind.plural == "pods":
+        _default_pod(thing)
+        faults += _pod_faults(thing["spec"])
+    elif kind.plural == "networkpolicies":
+        faults += _policy_faults(part(thing, "spec"))
+    if faults:
+        raise invalid(kind.name, str(about.get("name", "")), faults)
 
 
-def requests_of(pod: Thing) -> dict[str, float]:
-    """Return what a pod asks a node for; limits stand in for requests that are not there."""
-    total: dict[str, float] = {"pods": 1.0}
-    for container in parts(pod, "spec", "containers"):
-        asked = part(container, "resources", "limits") | part(container, "resources", "requests")
-        for name, text in asked.items():
-            total[name] = total.get(name, 0.0) + amount(text)
-    return total
+def admit_change(kind: Kind, before: Json, thing: Json) -> None:
+    """Look at the new content of an object. Raises RefusalError (422)."""
+    name = str(thing["metadata"]["name"])
+    faults = _metadata_faults(thing["metadata"])
+    if kind.plural == "pods" and thing.get("spec") != before.get("spec"):
+        raise invalid(kind.name, name, [("spec", "Forbidden: pod updates may not change fields of a running pod")])
+    if kind.plural == "networkpolicies":
+        faults += _policy_faults(part(thing, "spec"))
+    if faults:
+        raise invalid(kind.name, name, faults)
 
 
-def check(state: State, plural: str, namespace: str, thing: Thing) -> None:
-    """Refuse an object that a cluster would not store.
-
-    Raises:
-        Refused: 403 by quota or PodSecurity, 422 for a field.
-    """
-    meta = part(thing, "metadata")
-    name = str(meta.get("name") or meta.get("generateName") or "")
-    if not _NAME.match(name.rstrip("-") or "-"):
-        raise Refused(422, "Invalid", f'{plural} "{name}" is invalid: metadata.name: Invalid value: "{name}"')
-    if plural == "pods":
-        _check_pod(name, thing)
-        _check_security(state, namespace, name, thing)
-        _check_quota(state, namespace, name, thing)
-    if plural == "networkpolicies" and "podSelector" not in part(thing, "spec"):
-        raise Refused(422, "Invalid", f'networkpolicies "{name}" is invalid: spec.podSelector: Required value')
+def _metadata_faults(about: Json) -> Faults:
+    name = about.get("name")
+    if not name:
+        return [("metadata.name", "Required value: name or generateName is required")]
+    faults: Faults = []
+    if not _NAME.match(name):
+        faults.append(("metadata.name", f'Invalid value: "{name}": {_NAME_WORDS}'))
+    for key, value in part(about, "labels").items():
+        if not isinstance(value, str):
+            raise RefusalError(400, "json: cannot unmarshal into Go struct field ObjectMeta.metadata.labels")
+        if not _LABEL.match(value):
+            faults.append(("metadata.labels", f'Invalid value: "{value}": a valid label must match ({key})'))
+    return faults
 
 
-def _check_pod(name: str, pod: Thing) -> None:
-    spec = part(pod, "spec")
-    if unknown := sorted(spec.keys() - _POD_FIELDS):
-        raise Refused(400, "BadRequest", f'strict decoding error: unknown field "spec.{unknown[0]}"')
+def _default_pod(pod: Json) -> None:
+    spec: Json = pod.setdefault("spec", {})
+    usual: Json = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "serviceAccountName": "default",
+        "schedulerName": "default-scheduler",
+        "enableServiceLinks": True,
+        "securityContext": {},
+    }
+    for name, value in usual.items():
+        spec.setdefault(name, value)
+    for one in parts(spec, "containers"):
+        image = str(one.get("image", ""))
+        fresh = image.endswith(":latest") or ("@" not in image and ":" not in image.rpartition("/")[2])
+        one.setdefault("imagePullPolicy", "Always" if fresh else "IfNotPresent")
+        resources: Json = one.setdefault("resources", {})
+        if limits := part(resources, "limits"):
+            resources["requests"] = {**limits, **part(resources, "requests")}
+
+
+def _pod_faults(spec: Json) -> Faults:
+    faults: Faults = []
     containers = parts(spec, "containers")
     if not containers:
-        raise Refused(422, "Invalid", f'Pod "{name}" is invalid: spec.containers: Required value')
-    for index, container in enumerate(containers):
-        for field in ("name", "image"):
-            if not container.get(field):
-                where = f"spec.containers[{index}].{field}"
-                raise Refused(422, "Invalid", f'Pod "{name}" is invalid: {where}: Required value')
-    deadline = spec.get("activeDeadlineSeconds")
-    if deadline is not None and int(deadline) < 1:
-        raise Refused(422, "Invalid", f'Pod "{name}" is invalid: spec.activeDeadlineSeconds: Invalid value: {deadline}')
+        faults.append(("spec.containers", "Required value"))
+    if len(containers) > 1 or spec.get("initContainers"):
+        raise RefusalError(501, "the double runs pods of one container")
+    if spec["restartPolicy"] not in {"Always", "OnFailure", "Never"}:
+        said = f'Unsupported value: "{spec["restartPolicy"]}": supported values: "Always", "OnFailure", "Never"'
+        faults.append(("spec.restartPolicy", said))
+    seconds = spec.get("activeDeadlineSeconds")
+    if seconds is not None and not 1 <= seconds <= _LONGEST_S:
+        said = f"Invalid value: {seconds}: must be between 1 and {_LONGEST_S}, inclusive"
+        faults.append(("spec.activeDeadlineSeconds", said))
+    volumes = {each.get("name") for each in parts(spec, "volumes")}
+    for number, one in enumerate(containers):
+        faults += _container_faults(one, f"spec.containers[{number}]", volumes)
+    return faults
 
 
-def _check_security(state: State, namespace: str, name: str, pod: Thing) -> None:
-    labels = part(state.get("namespaces", "", namespace), "metadata", "labels")
-    if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
-        return
-    spec = part(pod, "spec")
-    whole = part(spec, "securityContext")
-    problems: list[str] = []
-    for container in parts(spec, "containers"):
-        own = part(container, "securityContext")
-        said = f'container "{container["name"]}"'
-        if own.get("allowPrivilegeEscalation") is not False:
-            problems.append(f"allowPrivilegeEscalation != false ({said} must set allowPrivilegeEscalation=false)")
-        added = set(parts(own, "capabilities", "add"))
-        if "ALL" not in parts(own, "capabilities", "drop") or added - {"NET_BIND_SERVICE"}:
-            problems.append(f'unrestricted capabilities ({said} must set capabilities.drop=["ALL"])')
-        if not (own.get("runAsNonRoot") or whole.get("runAsNonRoot")):
-            problems.append(f"runAsNonRoot != true (pod or {said} must set runAsNonRoot=true)")
-        if not (own.get("seccompProfile") or whole.get("seccompProfile")):
-            problems.append(f"seccompProfile (pod or {said} must set seccompProfile.type)")
-    if problems:
-        message = f'pods "{name}" is forbidden: violates PodSecurity "restricted:latest": {", ".join(problems)}'
-        raise Refused(403, "Forbidden", message)
+def _container_faults(one: Json, path: str, volumes: set[Any]) -> Faults:
+    faults: Faults = [(f"{path}.{name}", "Required value") for name in ("name", "image") if not one.get(name)]
+    for number, each in enumerate(parts(one, "volumeMounts")):
+        if each.get("name") not in volumes:
+            faults.append((f"{path}.volumeMounts[{number}].name", f'Not found: "{each.get("name")}"'))
+    asked = {kind: part(one, "resources", kind) for kind in ("limits", "requests")}
+    for kind, quantities in asked.items():
+        for name, value in quantities.items():
+            try:
+                amount(value)
+            except ValueError as error:
+                raise RefusalError(400, f"unable to parse quantity's suffix in {path}.{kind}: {error}") from None
+            most = asked["limits"].get(name)
+            if kind == "requests" and most is not None and amount(value) > amount(most):
+                said = f'Invalid value: "{value}": must be less than or equal to {name} limit of {most}'
+                faults.append((f"{path}.resources.requests", said))
+    return faults
 
 
-def _check_quota(state: State, namespace: str, name: str, pod: Thing) -> None:
-    asked = requests_of(pod)
-    used: dict[str, float] = {}
-    for other in state.all("pods", namespace):
-        if part(other, "status").get("phase") not in {"Succeeded", "Failed"}:
-            for resource, number in requests_of(other).items():
-                used[resource] = used.get(resource, 0.0) + number
-    for quota in state.all("resourcequotas", namespace):
-        for key, text in part(quota, "spec", "hard").items():
-            resource = key.removeprefix("requests.")
-            if used.get(resource, 0.0) + asked.get(resource, 0.0) > amount(text):
-                told = f"requested: {key}={asked.get(resource, 0.0):g}, used: {key}={used.get(resource, 0.0):g}"
-                told = f"exceeded quota: {quota['metadata']['name']}, {told}, limited: {key}={text}"
-                raise Refused(403, "Forbidden", f'pods "{name}" is forbidden: {told}')
+def _policy_faults(spec: Json) -> Faults:
+    faults: Faults = [] if "podSelector" in spec else [("spec.podSelector", "Required value")]
+    for number, kind in enumerate(words(spec, "policyTypes")):
+        if kind not in {"Ingress", "Egress"}:
+            said = f'Unsupported value: "{kind}": supported values: "Egress", "Ingress"'
+            faults.append((f"spec.policyTypes[{number}]", said))
+    for way, peers in (("ingress", "from"), ("egress", "to")):
+        for number, rule in enumerate(parts(spec, way)):
+            for place, peer in enumerate(parts(rule, peers)):
+                path = f"spec.{way}[{number}].{peers}[{place}]"
+                faults += _block_faults(peer.get("ipBlock"), f"{path}.ipBlock")
+                if not peer or ("ipBlock" in peer and len(peer) > 1):
+                    faults.append(
+                        (path, "Forbidden: must specify a peer, and may not specify both ipBlock and another")
+                    )
+    return faults
 
 
-def unschedulable(state: State, pod: Thing) -> str:
-    """Say why no node takes a pod now; empty when one does."""
-    selector = part(pod, "spec", "nodeSelector")
-    reasons: dict[str, int] = {}
-    nodes = state.all("nodes")
-    for node in nodes:
-        reason = _unfit(state, node, pod, selector)
-        if not reason:
-            return ""
-        reasons[reason] = reasons.get(reason, 0) + 1
-    told = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return f"0/{len(nodes)} nodes are available: {told}."
-
-
-def _unfit(state: State, node: Thing, pod: Thing, selector: Thing) -> str:
-    labels = part(node, "metadata", "labels")
-    if not is_ready(node):
-        return "node(s) had untolerated taint {node.kubernetes.io/unreachable: }"
-    if any(labels.get(key) != value for key, value in selector.items()):
-        return "node(s) didn't match Pod's node affinity/selector"
-    left = {name: amount(text) for name, text in node["status"]["allocatable"].items()}
-    for other in state.all("pods"):
-        if other["spec"].get("nodeName") and part(other, "status").get("phase") not in {"Succeeded", "Failed"}:
-            for name, number in requests_of(other).items():
-                left[name] = left.get(name, 0.0) - number
-    for name, number in requests_of(pod).items():
-        if number > left.get(name, 0.0) + 1e-9:
-            return f"Insufficient {name}"
-    return ""
-
-
-def is_ready(node: Thing) -> bool:
-    """Say whether a node is."""
-    conditions = parts(node, "status", "conditions")
-    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+def _block_faults(block: Json | None, path: str) -> Faults:
+    if block is None:
+        return []
+    try:
+        whole = ipaddress.ip_network(block.get("cidr", ""))
+    except ValueError:
+        said = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
+        return [(f"{path}.cidr", f'Invalid value: "{block.get("cidr")}": {said}')]
+    faults: Faults = []
+    for number, text in enumerate(words(block, "except")):
+        try:
+            part: Any = ipaddress.ip_network(text)
+            is_inside = part.version == whole.version and part != whole and part.subnet_of(whole)
+        except ValueError:
+            is_inside = False
+        if not is_inside:
+            faults.append((f"{path}.except[{number}]", f'Invalid value: "{text}": must be a strict subset of `cidr`'))
+    return faults

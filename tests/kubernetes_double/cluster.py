@@ -1,145 +1,132 @@
-"""One cluster: certificates, a kubeconfig, and a thread in which server and node live.
+"""What lies between the API and the node: admission by state, rights, and which pod a request means."""
 
-``python -m tests.kubernetes_double KUBECONFIG`` keeps one running until it is interrupted.
-"""
+from typing import Any
 
-import asyncio
-import json
-import secrets
-import ssl
-import subprocess
-import threading
-from collections.abc import Coroutine
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from tests.kubernetes_double import pod_status as status
+from tests.kubernetes_double.admission import admit_change
+from tests.kubernetes_double.answers import RefusalError
+from tests.kubernetes_double.deletion import Deletion
+from tests.kubernetes_double.faults import Faults
+from tests.kubernetes_double.kinds import ACCOUNTS, NAMESPACES, NODES, PODS, QUOTAS, Kind
+from tests.kubernetes_double.kubelet import Kubelet
+from tests.kubernetes_double.objects import part, the_container
+from tests.kubernetes_double.pod_security import check_security
+from tests.kubernetes_double.quotas import check_quotas, is_over
+from tests.kubernetes_double.run import Run
+from tests.kubernetes_double.scheduler import Scheduler
+from tests.kubernetes_double.store import Key, Store
 
-from aiohttp import web
+Json = dict[str, Any]
 
-from tests.kubernetes_double.engine import Engine
-from tests.kubernetes_double.node import Node, condition
-from tests.kubernetes_double.server import Server
-from tests.kubernetes_double.state import State, Thing
-
-T = TypeVar("T")
-
-NAMESPACE = "default"
-_START_S = 30.0
-_GATEWAY = "172.17.0.1"
+USER = "tests"
 
 
-class Double:
-    """A cluster with one namespace and one node; a context manager.
+class Cluster:
+    """Objects, the controllers that act on them, and the node that runs pods.
 
-    Attributes:
-        kubeconfig: how kubectl and our adapter reach it.
-        state: its objects; change them through :meth:`call` only.
-        node: what runs its pods.
-        server: its API; ``server.faults`` says what goes wrong next.
+    Args:
+        store: the objects.
+        kubelet: the node.
     """
 
-    def __init__(self, directory: Path, docker_url: str, *, cpus: float = 16, memory_gib: float = 24) -> None:
-        """Prepare.
+    def __init__(self, store: Store, kubelet: Kubelet) -> None:
+        self.store = store
+        self.kubelet = kubelet
+        self.faults = Faults()
+        self.denied: set[tuple[str, str]] = set()
+        """Verb and plural of what the bearer of the token may not do."""
+        self.delete = Deletion(store, kubelet).delete
+        self._scheduler = Scheduler(store, kubelet.start)
 
-        Args:
-            directory: for certificates and kubeconfig.
-            docker_url: engine that runs the pods.
-            cpus: what the node can take.
-            memory_gib: the same, of memory.
-        """
-        self.kubeconfig = directory / "kubeconfig"
-        self.state = State()
-        self._directory, self._engine = directory, Engine(docker_url)
-        self._token = secrets.token_urlsafe(24)
-        self._allocatable = {
-            "cpu": f"{cpus:g}",
-            "memory": f"{memory_gib:g}Gi",
-            "ephemeral-storage": "100Gi",
-            "pods": "110",
-        }
-        self.node: Node
-        self.server: Server
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kubernetes-double", daemon=True)
-        self._runner: web.AppRunner | None = None
+    def furnish(self, node: Json) -> None:
+        """Make what every cluster has."""
+        self.store.add(NODES, node)
+        for name in ("default", "kube-system"):
+            self.create(NAMESPACES, {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}})
 
-    def __enter__(self) -> Self:
-        """Start, and write the kubeconfig."""
-        self._thread.start()
-        self.call(self._start())
-        return self
+    def create(self, kind: Kind, thing: Json, *, is_dry: bool = False) -> Json:
+        """Store a new object and set off what follows from it. Raises RefusalError."""
+        namespace = thing["metadata"].get("namespace", "")
+        if kind is PODS:
+            self._admit(namespace, thing)
+        elif kind.is_namespaced:
+            self.store.get(("namespaces", "", namespace))
+        if is_dry:
+            return thing
+        made = self.store.add(kind, thing)
+        if kind is NAMESPACES:
+            account = {"kind": "ServiceAccount", "apiVersion": "v1"}
+            named = {"name": "default", "namespace": made["metadata"]["name"]}
+            self.store.add(ACCOUNTS, {**account, "metadata": named})
+        if kind is PODS:
+            self._scheduler.take(made)
+        return made
 
-    def __exit__(self, *_error: object) -> None:
-        """End every pod, and the server."""
-        self.call(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_START_S)
-        self._loop.close()
+    def _admit(self, namespace: str, pod: Json) -> None:
+        """Raise RefusalError when its namespace does not admit a pod."""
+        check_security(self.store.get(("namespaces", "", namespace)), pod)
+        others = [each for each in self.store.find(PODS, namespace, lambda _: True) if not is_over(each)]
+        key = ("pods", namespace, pod["metadata"]["name"])
+        if not self.store.has(key):  # a name that is taken is told before a quota
+            check_quotas(self.store.find(QUOTAS, namespace, lambda _: True), others, pod)
+        pod["status"] = status.pending(pod)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await something in the cluster's own event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+    def replace(self, kind: Kind, key: Key, before: Json, thing: Json) -> Json:
+        """Store the new content of an object. Raises RefusalError."""
+        thing |= {"kind": kind.name, "apiVersion": kind.api_version}
+        if (thing["metadata"].get("namespace", ""), thing["metadata"].get("name")) != key[1:]:
+            raise RefusalError(400, "the name of the object does not match the name on the URL")
+        if thing == before:
+            return before
+        admit_change(kind, before, thing)
+        return self.store.replace(key, thing)
 
-    def pod(self, name: str) -> Thing:
-        """Return a pod as it is stored now."""
-        return self.state.get("pods", NAMESPACE, name)
+    def allow(self, verb: str, kind: Kind, namespace: str) -> None:
+        """Raise RefusalError (403) for what the bearer of the token may not do."""
+        if (verb, kind.plural) in self.denied:
+            where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+            words = f'User "{USER}" cannot {verb} resource "{kind.plural}" in API group "{kind.group}" {where}'
+            raise RefusalError(403, f"{kind.plural} is forbidden: {words}", details={"kind": kind.plural})
 
-    async def _start(self) -> None:
-        certificate, key = self._certificate()
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
-        environment: dict[str, str] = {}
-        self.node = Node(self.state, self._engine, environment)
-        self.server = Server(self.state, self.node, self._engine, self._token)
-        self._runner = web.AppRunner(self.server.app(), access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        # On every address of this machine: pods dial the API server, as the service account's variables say.
-        site = web.TCPSite(self._runner, "0.0.0.0", 0, ssl_context=context)  # noqa: S104 - a token guards it
-        await site.start()
-        self.port = int(self._runner.addresses[0][1])
-        environment |= {"KUBERNETES_SERVICE_HOST": _GATEWAY, "KUBERNETES_SERVICE_PORT": str(self.port)}
-        self.state.add("namespaces", "", {"metadata": {"name": NAMESPACE, "labels": {}}, "status": {"phase": "Active"}})
-        self.state.add("serviceaccounts", NAMESPACE, {"metadata": {"name": "default"}})
-        status = {"allocatable": self._allocatable, "conditions": [condition("Ready", "True", "KubeletReady")]}
-        self.state.add("nodes", "", {"metadata": {"name": "node-1", "labels": {}}, "spec": {}, "status": status})
-        self._write_kubeconfig(certificate)
-        await self.node.remove_leftovers()
+    def review(self, review: Json) -> Json:
+        """Answer whether the bearer of the token may do something."""
+        asked = part(review, "spec", "resourceAttributes")
+        allowed = (asked.get("verb"), asked.get("resource")) not in self.denied
+        return {**review, "status": {"allowed": allowed}}
 
-    async def _stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-        await self.node.close()
+    def running(self, namespace: str, name: str) -> tuple[Json, Run]:
+        """Return a pod whose container runs. Raises RefusalError."""
+        pod = self.store.get(("pods", namespace, name))
+        run = self.kubelet.runs.get(pod["metadata"]["uid"])
+        if is_over(pod):
+            phase = pod["status"]["phase"]
+            raise RefusalError(400, f"cannot exec into a container in a completed pod; current phase is {phase}")
+        if run is None:
+            raise RefusalError(400, f"pod {name} does not have a host assigned")
+        self._check_node(run)
+        if "running" not in part(status.its_status(pod), "state"):
+            words = f'unable to upgrade connection: container not found ("{the_container(pod)["name"]}")'
+            raise RefusalError(500, words)
+        return pod, run
 
-    def _certificate(self) -> tuple[Path, Path]:
-        certificate, key = self._directory / "ca.pem", self._directory / "key.pem"
-        names = f"subjectAltName=IP:127.0.0.1,IP:{_GATEWAY},DNS:localhost"
-        argv = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=kubernetes-double",
-        ]
-        argv += ["-addext", names, "-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(argv, check=True, capture_output=True)
-        return certificate, key
+    @staticmethod
+    def _check_node(run: Run) -> None:
+        if run.is_lost:
+            where = f"{status.NODE_IP}:10250"
+            raise RefusalError(500, f"error dialing backend: dial tcp {where}: connect: no route to host")
 
-    def _write_kubeconfig(self, certificate: Path) -> None:
-        cluster = {"server": f"https://127.0.0.1:{self.port}", "certificate-authority": str(certificate)}
-        chosen = {"cluster": "double", "user": "double", "namespace": NAMESPACE}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "double",
-            "clusters": [{"name": "double", "cluster": cluster}],
-            "users": [{"name": "double", "user": {"token": self._token}}],
-            "contexts": [{"name": "double", "context": chosen}],
-        }
-        self.kubeconfig.touch(mode=0o600)
-        self.kubeconfig.write_text(json.dumps(config))
-        self.kubeconfig.chmod(0o600)
+    @staticmethod
+    def check_container(pod: Json, name: str) -> None:
+        """Raise RefusalError unless a pod has a container of that name."""
+        if name and name != the_container(pod)["name"]:
+            raise RefusalError(400, f"container {name} is not valid for pod {pod['metadata']['name']}")
+
+    def logged(self, namespace: str, name: str) -> Run:
+        """Return a pod whose container has been made. Raises RefusalError."""
+        pod = self.store.get(("pods", namespace, name))
+        run = self.kubelet.runs.get(pod["metadata"]["uid"])
+        if run is None or not run.container:
+            one = the_container(pod)["name"]
+            raise RefusalError(400, f'container "{one}" in pod "{name}" is waiting to start: ContainerCreating')
+        self._check_node(run)
+        return run

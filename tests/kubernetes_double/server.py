@@ -1,235 +1,240 @@
-"""The API server: discovery, objects, watches, and answers that a test asks to go wrong.
+"""The API server: paths, methods and what they do to objects.
 
-Source: Kubernetes API concepts; what kubectl 1.32 and our adapter ask for.
+Source: Kubernetes API reference; Kubernetes API concepts.
 """
 
-import asyncio
-import copy
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from aiohttp import web
 
-from tests.kubernetes_double import admission, streams
-from tests.kubernetes_double.engine import Engine
-from tests.kubernetes_double.node import Node
-from tests.kubernetes_double.state import KINDS, Refused, State, Thing, now, part, selects
+from tests.kubernetes_double import kinds, streams
+from tests.kubernetes_double.admission import admit
+from tests.kubernetes_double.answers import RefusalError, missing
+from tests.kubernetes_double.cluster import Cluster
+from tests.kubernetes_double.kinds import Kind
+from tests.kubernetes_double.merging import merged
+from tests.kubernetes_double.selectors import matcher
+from tests.kubernetes_double.store import Key
+from tests.kubernetes_double.strict import check_fields
+from tests.kubernetes_double.tables import shape_of
+from tests.kubernetes_double.watching import watch
 
-_BOOKMARK_S = 10.0
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+Json = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-
-@dataclass(slots=True)
-class Faults:
-    """What goes wrong next, one entry for each answer: (method, kind of object, what)."""
-
-    answers: list[tuple[str, str, Refused | None]] = field(default_factory=list[tuple[str, str, Refused | None]])
-    """``WATCH`` and ``EXEC`` are methods of their own; None hangs up without an answer."""
-
-    def take(self, method: str, plural: str) -> bool:
-        """Return False when nothing goes wrong, True to hang up. Raises Refused."""
-        for number, (wanted, of, answer) in enumerate(self.answers):
-            if (wanted, of) == (method, plural):
-                del self.answers[number]
-                if answer is not None:
-                    raise answer
-                return True
-        return False
+_BODY_BYTES = 4 << 20
+_VERBS = {"GET": "get", "DELETE": "delete", "PUT": "update", "PATCH": "patch"}
 
 
 class Server:
-    """Answers requests over the state of one cluster."""
+    """Answers requests about the objects of a cluster.
 
-    def __init__(self, state: State, node: Node, engine: Engine, token: str) -> None:
-        self.faults = Faults()
-        self._state, self._node, self._engine, self._token = state, node, engine, token
+    Args:
+        cluster: its store, node and controllers.
+        token: that requests must bear.
+    """
 
-    def app(self) -> web.Application:
-        """Return the application."""
-        app = web.Application(client_max_size=1 << 30, middlewares=[self._guard])
-        app.router.add_get("/version", self._version)
-        app.router.add_get("/{tail:api|apis|api/v1|apis/networking.k8s.io/v1}", self._discover)
-        app.router.add_post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)
-        for group in ("/api/v1", "/apis/networking.k8s.io/v1"):
-            spaced = group + "/namespaces/{namespace}/{kind}"
-            app.router.add_route("*", spaced, self._collection)
-            app.router.add_route("*", spaced + "/{name}", self._one)
-            app.router.add_route("*", group + "/{kind}", self._collection)
-            app.router.add_route("*", group + "/{kind}/{name}", self._one)
-        app.router.add_route("*", "/api/v1/namespaces/{namespace}/pods/{name}/exec", self._exec)
-        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}/log", self._log)
+    def __init__(self, cluster: Cluster, token: str) -> None:
+        self._cluster = cluster
+        self._store = cluster.store
+        self._token = token
+
+    def application(self) -> web.Application:
+        """Return the routes."""
+        app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES)
+        fixed = {
+            "/api": kinds.api_versions,
+            "/apis": kinds.api_groups,
+            "/version": kinds.version_info,
+            "/openapi/v3": kinds.openapi_index,
+        }
+        for path, answer in fixed.items():
+            app.router.add_get(path, _always(answer))
+        app.router.add_get("/openapi/v3/api/{version}", _openapi)
+        app.router.add_get("/openapi/v3/apis/{group}/{version}", _openapi)
+        for base in ("/api/{version}", "/apis/{group}/{version}"):
+            app.router.add_get(base, _resources)
+            for place in (base, base + "/namespaces/{namespace}"):
+                one = place + "/{plural}/{name}"
+                if place != base:
+                    app.router.add_get(one + "/exec", self._exec)
+                    app.router.add_post(one + "/exec", self._exec)
+                    app.router.add_get(one + "/log", self._log)
+                app.router.add_route("*", place + "/{plural}", self._collection)
+                app.router.add_route("*", one, self._one)
+                app.router.add_route("*", one + "/status", self._one)
         return app
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let in who bears the token; answer refusals and scripted faults."""
         try:
-            self._authorize(request)
-            return await handler(request)
-        except Refused as refused:
-            headers = {} if refused.retry_after_s is None else {"Retry-After": str(refused.retry_after_s)}
-            return web.json_response(refused.status(), status=refused.code, headers=headers)
+            if request.headers.get("Authorization") != f"Bearer {self._token}":
+                return _refusal(RefusalError(401, "Unauthorized"))
+            return await self._answered(request, handler)
+        except RefusalError as error:
+            return _refusal(error)
         except web.HTTPNotFound:
-            missing = Refused(404, "NotFound", "the server could not find the requested resource")
-            return web.json_response(missing.status(), status=404)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            return web.json_response(Refused(400, "BadRequest", str(error)).status(), status=400)
+            return _refusal(RefusalError(404, "the server could not find the requested resource"))
 
-    def _authorize(self, request: web.Request) -> None:
-        if request.headers.get("Authorization") != f"Bearer {self._token}":
-            raise Refused(401, "Unauthorized", "Unauthorized")
-
-    async def _version(self, request: web.Request) -> web.Response:
-        del request
-        return web.json_response({"major": "1", "minor": "34", "gitVersion": "v1.34.0-double"})
-
-    async def _discover(self, request: web.Request) -> web.Response:
-        where = request.path.strip("/")
-        if where == "api":
-            return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
-        if where == "apis":
-            version = {"groupVersion": "networking.k8s.io/v1", "version": "v1"}
-            group = {"name": "networking.k8s.io", "versions": [version], "preferredVersion": version}
-            return web.json_response({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
-        wanted = "v1" if where == "api/v1" else "networking.k8s.io/v1"
-        resources: list[Thing] = [
-            {"name": plural, "singularName": kind.lower(), "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
-            | ({"shortNames": ["po"]} if plural == "pods" else {})
-            for plural, (api, kind, namespaced) in KINDS.items()
-            if api == wanted
-        ]
-        if wanted == "v1":
-            inner = {"namespaced": True, "kind": "Pod", "verbs": ["get", "create"]}
-            resources += [{"name": f"pods/{name}", **inner} for name in ("exec", "log")]
-        body = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": wanted, "resources": resources}
-        return web.json_response(body)
-
-    async def _review(self, request: web.Request) -> web.Response:
-        body: Thing = await request.json()
-        return web.json_response(body | {"status": {"allowed": True}}, status=201)
-
-    @staticmethod
-    def _plural(request: web.Request) -> str:
-        plural = request.match_info["kind"]
-        if plural not in KINDS:
-            raise web.HTTPNotFound
-        return plural
-
-    async def _collection(self, request: web.Request) -> web.StreamResponse:
-        plural, namespace = self._plural(request), request.match_info.get("namespace", "")
-        method = "WATCH" if request.query.get("watch") in {"1", "true"} else request.method
-        if self.faults.take(method, plural):
-            raise ConnectionResetError
-        if method == "WATCH":
-            return await self._watch(request, plural, namespace)
-        if method == "POST":
-            return web.json_response(self._create(plural, namespace, await request.json()), status=201)
-        if method != "GET":
-            raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
-        api, kind, _ = KINDS[plural]
-        found = [thing for thing in self._state.all(plural, namespace or None) if _chosen(thing, request)]
-        meta = {"resourceVersion": self._state.version}
-        return web.json_response({"kind": f"{kind}List", "apiVersion": api, "metadata": meta, "items": found})
-
-    def _create(self, plural: str, namespace: str, thing: Thing) -> Thing:
-        if namespace:
-            self._state.get("namespaces", "", namespace)
-        admission.check(self._state, plural, namespace, thing)
-        if plural == "pods":
-            thing["status"] = {"phase": "Pending", "qosClass": "Burstable"}
-            thing["spec"].setdefault("terminationGracePeriodSeconds", 30)
-            thing["spec"].setdefault("restartPolicy", "Always")
-        made = self._state.add(plural, namespace, thing)
-        answer = copy.deepcopy(made)
-        if plural == "pods":
-            self._node.take(made)
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer, or drop the connection when a test has ordered that. Raises RefusalError."""
+        drops = self._cluster.faults.met(request.method, request.path_qs)
+        answer = web.Response() if drops == 0 else await handler(request)
+        if drops is not None and request.transport is not None:
+            request.transport.abort()
         return answer
 
-    async def _one(self, request: web.Request) -> web.StreamResponse:
-        plural, namespace = self._plural(request), request.match_info.get("namespace", "")
-        if self.faults.take(request.method, plural):
-            raise ConnectionResetError
-        thing = self._state.get(plural, namespace, request.match_info["name"])
+    async def _collection(self, request: web.Request) -> web.StreamResponse:
+        """Answer what is asked of a kind: list, watch, create."""
+        kind, namespace = _place(request)
+        is_watch = request.query.get("watch") in {"true", "1"}
+        verbs = {"POST": "create", "GET": "watch" if is_watch else "list", "DELETE": "deletecollection"}
+        self._cluster.allow(verbs.get(request.method, ""), kind, namespace)
+        if request.method == "POST":
+            return await self._create(request, kind, namespace)
+        if request.method not in {"GET", "DELETE"} or kind is kinds.REVIEWS:
+            raise RefusalError(405, "the server does not allow this method on the requested resource")
+        query = request.query
+        test = matcher(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+
+        def listing(things: list[Json], about: Json) -> Json:
+            return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": about, "items": things}
+
+        if is_watch:
+            shape = shape_of(request, kind, lambda things, _about: things[0])
+            return await watch(request, self._store, kind, namespace, test, shape)
+        found = self._store.find(kind, namespace, test)
         if request.method == "DELETE":
-            return web.json_response(
-                self._delete(plural, thing, await request.json() if request.can_read_body else {}, request)
-            )
-        if request.method in {"PUT", "PATCH"}:
-            _merge(thing, await request.json())
-            self._state.changed(plural, thing)
-        return web.json_response(thing)
+            options = await _body(request)
+            for thing in found:
+                self._cluster.delete(_key(kind, thing), options)
+            return web.json_response(listing(found, {"resourceVersion": str(self._store.version)}))
+        page, about = self._store.page(found, int(query.get("limit") or 0), query.get("continue", ""))
+        return web.json_response(shape_of(request, kind, listing)(page, about))
 
-    def _delete(self, plural: str, thing: Thing, options: Thing, request: web.Request) -> Thing:
-        meta = thing["metadata"]
-        wanted = part(options, "preconditions").get("uid")
-        if wanted is not None and wanted != meta["uid"]:
-            message = f"the UID in the precondition ({wanted}) does not match the UID in record ({meta['uid']})"
-            raise Refused(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{meta["name"]}": {message}')
-        if plural != "pods":
-            self._state.remove(plural, thing)
-            return {"kind": "Status", "apiVersion": "v1", "status": "Success", "details": {"name": meta["name"]}}
-        asked = options.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
-        grace_s = int(thing["spec"]["terminationGracePeriodSeconds"] if asked is None else asked)
-        if "deletionTimestamp" not in meta or grace_s == 0:
-            meta |= {"deletionTimestamp": now(), "deletionGracePeriodSeconds": grace_s}
-            self._state.changed(plural, thing)
-            self._ending = asyncio.ensure_future(self._node.end(thing, grace_s))
-        return thing
+    async def _create(self, request: web.Request, kind: Kind, namespace: str) -> web.Response:
+        thing = await _body(request)
+        if kind is kinds.REVIEWS:
+            return web.json_response(self._cluster.review(thing), status=201)
+        if kind.is_namespaced and not namespace:
+            raise RefusalError(405, "the server does not allow this method on the requested resource")
+        if request.query.get("fieldValidation") == "Strict":
+            check_fields(kind.plural, thing)
+        admit(kind, namespace, thing)
+        made = self._cluster.create(kind, thing, is_dry="dryRun" in request.query)
+        return web.json_response(made, status=201)
 
-    async def _watch(self, request: web.Request, plural: str, namespace: str) -> web.StreamResponse:
-        queue = self._state.watch(plural, request.query.get("resourceVersion", ""))
-        bookmarks = request.query.get("allowWatchBookmarks") in {"1", "true"}
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        try:
-            async with asyncio.timeout(float(request.query.get("timeoutSeconds", 3600))):
-                while (event := await self._next(queue, plural)) is not None:
-                    if event["type"] == "BOOKMARK" and not bookmarks:
-                        continue
-                    if event["type"] in {"BOOKMARK", "ERROR"} or _is_of(event["object"], namespace, request):
-                        await response.write(json.dumps(event).encode() + b"\n")
-        except (TimeoutError, ConnectionError):
-            pass
-        finally:
-            self._state.unwatch(queue)
-        return response
-
-    async def _next(self, queue: "asyncio.Queue[Thing | None]", plural: str) -> Thing | None:
-        """Return the next event, a bookmark when nothing happens, None when the watch is over."""
-        try:
-            return await asyncio.wait_for(queue.get(), _BOOKMARK_S)
-        except TimeoutError:
-            api, kind, _ = KINDS[plural]
-            meta = {"resourceVersion": self._state.version}
-            return {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": api, "metadata": meta}}
+    async def _one(self, request: web.Request) -> web.StreamResponse:
+        """Answer what is asked of one object: get, replace, patch, delete."""
+        kind, namespace = _place(request)
+        key = (kind.plural, namespace, request.match_info["name"])
+        self._cluster.allow(_VERBS.get(request.method, ""), kind, namespace)
+        found = self._store.get(key)
+        if request.method == "GET":
+            shape = shape_of(request, kind, lambda things, _about: things[0])
+            return web.json_response(shape([found], found["metadata"]))
+        if request.method == "DELETE":
+            return web.json_response(self._cluster.delete(key, await _body(request) | _grace(request)))
+        if request.method == "PUT":
+            thing = await _body(request)
+        elif request.method == "PATCH":
+            thing = merged(found, await request.json(), request.content_type)
+        else:
+            raise RefusalError(405, "the server does not allow this method on the requested resource")
+        return web.json_response(self._cluster.replace(kind, key, found, thing))
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        if self.faults.take("EXEC", "pods"):
-            raise ConnectionResetError
-        pod = self._state.get("pods", request.match_info["namespace"], request.match_info["name"])
-        return await streams.execute(request, self._engine, pod, self._node.container(pod))
+        pod, run = self._cluster.running(*_pod(request))
+        program = streams.wanted(request)
+        self._cluster.check_container(pod, request.query.get("container", ""))
+        assert request.transport is not None
+        connection = request.transport
+        run.connections.add(connection)
+        try:
+            return await streams.serve(request, self._cluster.kubelet.engine, run.container, program)
+        finally:
+            run.connections.discard(connection)
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
-        pod = self._state.get("pods", request.match_info["namespace"], request.match_info["name"])
-        return await streams.logs(request, self._engine, self._node.container(pod))
+        run = self._cluster.logged(*_pod(request))
+        query = request.query
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        lines = self._cluster.kubelet.engine.log(
+            run.container,
+            follow=query.get("follow") == "true",
+            tail=query.get("tailLines", "all"),
+            stamps=query.get("timestamps") == "true",
+        )
+        await response.prepare(request)
+        try:
+            async for data in lines:
+                await response.write(data)
+        except ConnectionError:
+            pass  # the client is gone
+        return response
 
 
-def _chosen(thing: Thing, request: web.Request) -> bool:
-    return selects(thing, request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
+def _refusal(error: RefusalError) -> web.Response:
+    return web.json_response(error.status, status=error.code, headers=error.headers)
 
 
-def _is_of(thing: Thing, namespace: str, request: web.Request) -> bool:
-    return (not namespace or thing["metadata"].get("namespace") == namespace) and _chosen(thing, request)
+def _always(answer: Callable[[], Json]) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        del request
+        return web.json_response(answer())
+
+    return handler
 
 
-def _merge(into: Thing, patch: Thing) -> None:
-    """Merge a patch. Source: RFC 7396."""
-    for key, value in patch.items():
-        if value is None:
-            into.pop(key, None)
-        elif isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], cast("Thing", value))
-        else:
-            into[key] = value
+async def _openapi(request: web.Request) -> web.Response:
+    place = request.match_info
+    return web.json_response(kinds.openapi(place.get("group", ""), place["version"]))
+
+
+async def _resources(request: web.Request) -> web.Response:
+    place = request.match_info
+    found = kinds.resources(place.get("group", ""), place["version"])
+    if found is None:
+        raise RefusalError(404, "the server could not find the requested resource")
+    return web.json_response(found)
+
+
+def _place(request: web.Request) -> tuple[Kind, str]:
+    """Return kind and namespace of a path. Raises RefusalError (404)."""
+    place = request.match_info
+    kind = kinds.find(place.get("group", ""), place["version"], place["plural"])
+    if kind is None:
+        raise RefusalError(404, "the server could not find the requested resource")
+    return kind, place.get("namespace", "")
+
+
+def _pod(request: web.Request) -> tuple[str, str]:
+    place = request.match_info
+    if place["plural"] != "pods":
+        raise missing(place["plural"], place["name"])
+    return place["namespace"], place["name"]
+
+
+def _key(kind: Kind, thing: Json) -> Key:
+    return kind.plural, thing["metadata"].get("namespace", ""), thing["metadata"]["name"]
+
+
+async def _body(request: web.Request) -> Json:
+    """Return the object that was sent, empty when none was. Raises RefusalError (400, 415)."""
+    if request.content_type == "application/vnd.kubernetes.protobuf":
+        raise RefusalError(415, "the double reads JSON: use kubectl create -f", reason="UnsupportedMediaType")
+    try:
+        found = json.loads(await request.read() or b"{}")
+    except ValueError as error:
+        raise RefusalError(400, f"error decoding the body: {error}") from None
+    if not isinstance(found, dict):
+        raise RefusalError(400, "the body is no object")
+    return found  # pyright: ignore[reportUnknownVariableType] - JSON
+
+
+def _grace(request: web.Request) -> Json:
+    seconds = request.query.get("gracePeriodSeconds")
+    return {} if seconds is None else {"gracePeriodSeconds": int(seconds)}
