@@ -1,6 +1,7 @@
 """A box's objects made and removed: policy before pod, pod before policy, and nothing left of a box that nobody got."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -20,7 +21,7 @@ from adapters.sandboxes.kubernetes_faults import (
 )
 from adapters.sandboxes.kubernetes_labels import Note
 from adapters.sandboxes.kubernetes_manifest import pod, policy
-from adapters.sandboxes.kubernetes_objects import Json, ending_since_ms, is_ending, name_of, states, uid_of
+from adapters.sandboxes.kubernetes_objects import Json, ending_since_ms, is_ending, name_of, section, states, uid_of
 from adapters.sandboxes.kubernetes_watch import Watch
 from domain.errors import SandboxError
 from domain.ports import BoxSpec
@@ -28,6 +29,8 @@ from domain.ports import BoxSpec
 IsOver = Callable[[Note], Awaitable[bool]]
 
 GRACE_S = 1
+_MARK = "synth/made-by"
+"""Annotation that tells one request from another."""
 _UNSEEN_S = 15.0
 _GONE_S = 20.0
 _STUCK_MS = 60_000
@@ -52,7 +55,11 @@ async def make(api: Api, watch: Watch, cluster: Cluster, spec: BoxSpec) -> Json:
 
 
 async def _post(api: Api, kind: str, body: dict[str, Any], spec: BoxSpec) -> Json:
-    """Create an object; one of the same box from before the lease was lost makes room."""
+    """Create an object; one of the same box from before the lease was lost makes room.
+
+    A POST whose answer is lost is sent again and finds the name taken, by what it made itself: that bears its mark.
+    """
+    mark = body["metadata"]["annotations"][_MARK] = secrets.token_hex(8)
     for _ in range(2):
         made = await api.ask("POST", api.path(kind), body, absent=(_CONFLICT,))
         if made is not None:
@@ -61,6 +68,8 @@ async def _post(api: Api, kind: str, body: dict[str, Any], spec: BoxSpec) -> Jso
         there = await api.ask("GET", api.path(kind, name), absent=(_ABSENT,))
         if there is None:
             continue
+        if section(there, "metadata", "annotations").get(_MARK) == mark:
+            return there
         note = Note.read(there)
         if note is None:
             raise NameTakenError(f"box {spec.box_id}: {kind} {name} is not ours", hint="use another namespace")

@@ -76,6 +76,10 @@ class Control:
         """Let each image take its time, until that is set back to 0."""
         self._do(lambda: setattr(self._cluster.kubelet.place, "pull_delay_s", seconds))
 
+    def housekeeping(self, seconds: float) -> None:
+        """Let the node look so often at what new pods have written."""
+        self._do(lambda: setattr(self._cluster.kubelet.place, "housekeeping_s", seconds))
+
     def evict(
         self, name: str, message: str = "The node was low on resource: memory. ", *, namespace: str = "default"
     ) -> None:

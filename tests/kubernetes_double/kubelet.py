@@ -24,7 +24,6 @@ Tell = Callable[[Json, str, str, str], None]
 _RETRY_S = 2.0
 _RESTART_S = 1.0
 _SHORT_S = 1.0
-_HOUSEKEEPING_S = 10.0
 _KILLED = 137
 _CUT = 255
 """Exit code of a container that was not seen to end."""
@@ -135,7 +134,7 @@ class Kubelet:
         """End a pod that has written more than its limit, which is looked at now and then."""
         name = the_container(pod)["name"]
         while not run.ending.is_set():
-            await self._pause(run, _HOUSEKEEPING_S)
+            await self._pause(run, self.place.housekeeping_s)
             if run.container and not run.ending.is_set():
                 found = await self.engine.ask("GET", f"/containers/{run.container}/json", absent=(404,), size="1")
                 if found and int(found.get("SizeRw") or 0) > amount(most):

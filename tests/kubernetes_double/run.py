@@ -41,3 +41,5 @@ class Place:
     service: tuple[str, int]
     """Address and port of the API server as pods reach it."""
     pull_delay_s: float = 0.0
+    housekeeping_s: float = 10.0
+    """How often the node looks at what pods have written."""

@@ -30,6 +30,8 @@ async def watch(
     query = request.query
     queue: asyncio.Queue[Change] = asyncio.Queue()
     version = query.get("resourceVersion", "")
+    if version and not version.isdigit():
+        raise RefusalError(400, f"Invalid value: {version!r}: resourceVersion must be a number")
     first = _first(store, kind, namespace, test) if version in {"", "0"} else []
     for change in [] if version in {"", "0"} else store.since(int(version)):
         queue.put_nowait(change)

@@ -1,12 +1,16 @@
 """The tests' double of a cluster, checked by a real kubectl, and by what it is told to do wrong."""
 
+import asyncio
 import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from adapters.sandboxes.kubernetes_cluster import Cluster
+from adapters.sandboxes.kubernetes_link import link_to
 from tests.contracts.pods import double
 from tests.docker_engine import IMAGE, client, docker_url
 from tests.kubernetes_double.control import Control
@@ -110,6 +114,39 @@ def test_policies_are_applied_and_looked_at(kubectl: Kubectl) -> None:
     assert kept["egress"] == [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}]}]
     for block in ({"cidr": "10.0.0.0/33"}, {"cidr": "10.0.0.0/8", "except": ["192.168.0.0/16"]}):
         assert "spec.egress[0].to[0].ipBlock" in kubectl.refused("apply", "-f", "-", stdin=_policy({"ipBlock": block}))
+
+
+async def test_nobody_keeps_what_the_other_side_does_not_take(kubectl: Kubectl) -> None:
+    """A program that writes waits for a client that does not read, and a client waits for a program that does not."""
+    box = {"name": "box"}
+    await asyncio.to_thread(lambda: kubectl.run_pod("one", "sleep", "60", container=box))
+    link = link_to(Cluster(kubeconfig=double().kubeconfig))
+
+    async def stall(script: str, sent: bytes) -> None:
+        api, _ = await link.open()
+        async with api.exec("one", ["sh", "-c", script]) as socket, asyncio.timeout(4):
+            while True:
+                await (socket.send_bytes(b"\0" + sent) if sent else asyncio.sleep(1))
+
+    writing = "n=0; while head -c 1000000 /dev/zero; do n=$((n + 1)); echo $n >/tmp/n; done"
+    stalled = asyncio.create_task(link.loop.call(stall(writing, b"")))
+    await asyncio.sleep(2)
+    counts: list[str] = []
+    for _ in range(2):
+        counts.append(await asyncio.to_thread(kubectl.ok, "exec", "one", "--", "cat", "/tmp/n"))
+        await asyncio.sleep(0.5)
+    assert counts[0] == counts[1], counts
+    with pytest.raises(TimeoutError):
+        await stalled
+    began = _resident()
+    with pytest.raises(TimeoutError):
+        await link.loop.call(stall("sleep 60", b"x" * 1_000_000))
+    assert _resident() - began < 100 << 20
+
+
+def _resident() -> int:
+    """Return this process's memory in bytes."""
+    return psutil.Process().memory_info().rss
 
 
 # --- what becomes of pods --------------------------------------------------------------------------
