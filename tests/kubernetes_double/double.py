@@ -12,6 +12,7 @@ import ssl
 import tempfile
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -124,7 +125,8 @@ class KubernetesDouble:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
         await site.start()
         port: int = runner.addresses[0][1]
-        await web.TCPSite(runner, self.host_address, port, ssl_context=context).start()
+        with suppress(OSError):  # an engine in a machine of its own: its network ends there
+            await web.TCPSite(runner, self.host_address, port, ssl_context=context).start()
         write_kubeconfig(Path(self.kubeconfig), f"https://127.0.0.1:{port}", certificate, token)
         return port
 

@@ -122,15 +122,15 @@ async def test_nobody_keeps_what_the_other_side_does_not_take(kubectl: Kubectl) 
     await asyncio.to_thread(lambda: kubectl.run_pod("one", "sleep", "60", container=box))
     link = link_to(Cluster(kubeconfig=double().kubeconfig))
 
-    async def stall(script: str, sent: bytes) -> None:
+    async def stall(script: str, sent: bytes, seconds: float) -> None:
         api, _ = await link.open()
-        async with api.exec("one", ["sh", "-c", script]) as socket, asyncio.timeout(4):
+        async with api.exec("one", ["sh", "-c", script]) as socket, asyncio.timeout(seconds):
             while True:
                 await (socket.send_bytes(b"\0" + sent) if sent else asyncio.sleep(1))
 
     writing = "n=0; while head -c 1000000 /dev/zero; do n=$((n + 1)); echo $n >/tmp/n; done"
-    stalled = asyncio.create_task(link.loop.call(stall(writing, b"")))
-    await asyncio.sleep(2)
+    stalled = asyncio.create_task(link.loop.call(stall(writing, b"", 2.5)))
+    await asyncio.sleep(1)
     counts: list[str] = []
     for _ in range(2):
         counts.append(await asyncio.to_thread(kubectl.ok, "exec", "one", "--", "cat", "/tmp/n"))
@@ -140,7 +140,7 @@ async def test_nobody_keeps_what_the_other_side_does_not_take(kubectl: Kubectl) 
         await stalled
     began = _resident()
     with pytest.raises(TimeoutError):
-        await link.loop.call(stall("sleep 60", b"x" * 1_000_000))
+        await link.loop.call(stall("sleep 60", b"x" * 1_000_000, 1.5))
     assert _resident() - began < 100 << 20
 
 
