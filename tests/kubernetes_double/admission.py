@@ -3,6 +3,7 @@
 Source: Kubernetes API v1, defaults and validation of Pod; networking.k8s.io/v1, validation of NetworkPolicy.
 """
 
+import base64
 import ipaddress
 import re
 import secrets
@@ -10,7 +11,7 @@ from typing import Any
 
 from tests.kubernetes_double.answers import RefusalError, invalid
 from tests.kubernetes_double.kinds import Kind
-from tests.kubernetes_double.objects import part, parts, words
+from tests.kubernetes_double.objects import containers, part, parts, words
 from tests.kubernetes_double.quantities import amount
 
 Json = dict[str, Any]
@@ -43,8 +44,16 @@ def admit(kind: Kind, namespace: str, thing: Json) -> None:
         faults += _pod_faults(thing["spec"])
     elif kind.plural == "networkpolicies":
         faults += _policy_faults(part(thing, "spec"))
+    _encode(thing)
     if faults:
         raise invalid(kind.name, str(about.get("name", "")), faults)
+
+
+def _encode(thing: Json) -> None:
+    """Let the plain strings of a secret be data."""
+    if plain := thing.pop("stringData", {}):
+        encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
+        thing["data"] = {**part(thing, "data"), **encoded}
 
 
 def admit_change(kind: Kind, before: Json, thing: Json) -> None:
@@ -87,7 +96,7 @@ def _default_pod(pod: Json) -> None:
     }
     for name, value in usual.items():
         spec.setdefault(name, value)
-    for one in parts(spec, "containers"):
+    for one in containers(pod):
         image = str(one.get("image", ""))
         fresh = image.endswith(":latest") or ("@" not in image and ":" not in image.rpartition("/")[2])
         one.setdefault("imagePullPolicy", "Always" if fresh else "IfNotPresent")
@@ -98,11 +107,10 @@ def _default_pod(pod: Json) -> None:
 
 def _pod_faults(spec: Json) -> Faults:
     faults: Faults = []
-    containers = parts(spec, "containers")
-    if not containers:
+    if not parts(spec, "containers"):
         faults.append(("spec.containers", "Required value"))
-    if len(containers) > 1 or spec.get("initContainers"):
-        raise RefusalError(501, "the double runs pods of one container")
+    if len(parts(spec, "containers")) > 1 or any("restartPolicy" in each for each in parts(spec, "initContainers")):
+        raise RefusalError(501, "the double runs pods of one container, and others before it, not beside it")
     if spec["restartPolicy"] not in {"Always", "OnFailure", "Never"}:
         said = f'Unsupported value: "{spec["restartPolicy"]}": supported values: "Always", "OnFailure", "Never"'
         faults.append(("spec.restartPolicy", said))
@@ -111,8 +119,13 @@ def _pod_faults(spec: Json) -> Faults:
         said = f"Invalid value: {seconds}: must be between 1 and {_LONGEST_S}, inclusive"
         faults.append(("spec.activeDeadlineSeconds", said))
     volumes = {each.get("name") for each in parts(spec, "volumes")}
-    for number, one in enumerate(containers):
-        faults += _container_faults(one, f"spec.containers[{number}]", volumes)
+    seen: set[Any] = set()
+    for kind in ("initContainers", "containers"):
+        for number, one in enumerate(parts(spec, kind)):
+            faults += _container_faults(one, f"spec.{kind}[{number}]", volumes)
+            if one.get("name") in seen:
+                faults.append((f"spec.{kind}[{number}].name", f'Duplicate value: "{one["name"]}"'))
+            seen.add(one.get("name"))
     return faults
 
 

@@ -9,12 +9,13 @@ from tests.kubernetes_double.deletion import Deletion
 from tests.kubernetes_double.faults import Faults
 from tests.kubernetes_double.kinds import ACCOUNTS, NAMESPACES, NODES, PODS, QUOTAS, Kind
 from tests.kubernetes_double.kubelet import Kubelet
-from tests.kubernetes_double.objects import part, the_container
+from tests.kubernetes_double.objects import containers, part, the_container
 from tests.kubernetes_double.pod_security import check_security
 from tests.kubernetes_double.quotas import check_quotas, is_over
 from tests.kubernetes_double.run import Run
 from tests.kubernetes_double.scheduler import Scheduler
 from tests.kubernetes_double.store import Key, Store
+from tests.kubernetes_double.volumes import check_volumes
 
 Json = dict[str, Any]
 
@@ -65,6 +66,7 @@ class Cluster:
     def _admit(self, namespace: str, pod: Json) -> None:
         """Raise RefusalError when its namespace does not admit a pod."""
         check_security(self.store.get(("namespaces", "", namespace)), pod)
+        check_volumes(pod)
         others = [each for each in self.store.find(PODS, namespace, lambda _: True) if not is_over(each)]
         key = ("pods", namespace, pod["metadata"]["name"])
         if not self.store.has(key):  # a name that is taken is told before a quota
@@ -118,15 +120,23 @@ class Cluster:
     @staticmethod
     def check_container(pod: Json, name: str) -> None:
         """Raise RefusalError unless a pod has a container of that name."""
-        if name and name != the_container(pod)["name"]:
+        if name and name not in [each["name"] for each in containers(pod)]:
             raise RefusalError(400, f"container {name} is not valid for pod {pod['metadata']['name']}")
 
-    def logged(self, namespace: str, name: str) -> Run:
-        """Return a pod whose container has been made. Raises RefusalError."""
+    def check_runs(self, pod: Json, name: str) -> None:
+        """Raise RefusalError unless the container of that name is the pod's own."""
+        self.check_container(pod, name)
+        if name and name != the_container(pod)["name"]:
+            raise RefusalError(500, f'unable to upgrade connection: container not found ("{name}")')
+
+    def logged(self, namespace: str, name: str, wanted: str = "") -> str:
+        """Return the engine's id of a container of a pod, its own unless named. Raises RefusalError."""
         pod = self.store.get(("pods", namespace, name))
+        self.check_container(pod, wanted)
+        one = wanted or the_container(pod)["name"]
         run = self.kubelet.runs.get(pod["metadata"]["uid"])
-        if run is None or not run.container:
-            one = the_container(pod)["name"]
-            raise RefusalError(400, f'container "{one}" in pod "{name}" is waiting to start: ContainerCreating')
+        if run is None or one not in run.made:
+            why = part(status.its_status(pod), "state", "waiting").get("reason", "ContainerCreating")
+            raise RefusalError(400, f'container "{one}" in pod "{name}" is waiting to start: {why}')
         self._check_node(run)
-        return run
+        return run.made[one]

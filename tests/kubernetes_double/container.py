@@ -1,16 +1,15 @@
-"""A pod's container as the Docker engine is asked to make it.
+"""A container of a pod as the Docker engine is asked to make it.
 
 Source: Kubernetes API v1, PodSpec; Docker Engine API v1.41, ContainerCreate.
 """
 
-import io
 import re
-import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from tests.kubernetes_double.objects import part, parts, the_container, words
+from tests.kubernetes_double.objects import part, parts, words
 from tests.kubernetes_double.quantities import amount
+from tests.kubernetes_double.volumes import mounts_of
 
 Json = dict[str, Any]
 
@@ -19,16 +18,17 @@ _LEAST_MEMORY = 6 << 20
 """The engine takes no less."""
 
 
-def container_of(pod: Json, network: str, service: tuple[str, int], labels: Mapping[str, str]) -> Json:
-    """Return the engine's description of the one container of a pod.
+def container_of(pod: Json, one: Json, network: str, service: tuple[str, int], labels: Mapping[str, str]) -> Json:
+    """Return the engine's description of a container of a pod.
 
     Args:
         pod: as the API has it.
+        one: its container.
         network: that the container is attached to.
         service: address and port of the API server as pods reach it.
         labels: of the container.
     """
-    spec, one = part(pod, "spec"), the_container(pod)
+    spec = part(pod, "spec")
     settings = _settings(one, service)
     command = [_expanded(word, settings) for word in words(one, "command")]
     arguments = [_expanded(word, settings) for word in words(one, "args")]
@@ -48,15 +48,7 @@ def container_of(pod: Json, network: str, service: tuple[str, int], labels: Mapp
             **_security(spec, one),
             **_limits(one),
             **_names(spec),
-            "Mounts": [
-                {
-                    "Type": "volume",
-                    "Target": each["mountPath"],
-                    "ReadOnly": bool(each.get("readOnly")),
-                    "VolumeOptions": {"NoCopy": True},
-                }
-                for each in parts(one, "volumeMounts")
-            ],
+            **mounts_of(pod, one, pod["metadata"]["uid"]),
         },
     }
 
@@ -121,19 +113,3 @@ def _names(spec: Json) -> Json:
         return {}
     told = part(spec, "dnsConfig")
     return {"Dns": words(told, "nameservers"), "DnsSearch": words(told, "searches") or ["."]}
-
-
-def empty_directories(pod: Json) -> bytes:
-    """Return a tar that gives every ``emptyDir`` its mode and group; empty when there is none."""
-    mounts = parts(the_container(pod), "volumeMounts")
-    group = int(part(pod, "spec", "securityContext").get("fsGroup", 0))
-    if not mounts:
-        return b""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for each in mounts:
-            member = tarfile.TarInfo(each["mountPath"].strip("/"))
-            member.type, member.gid = tarfile.DIRTYPE, group
-            member.mode = 0o2777 if group else 0o777
-            archive.addfile(member)
-    return out.getvalue()

@@ -29,6 +29,7 @@ from tests.kubernetes_double.node import node
 from tests.kubernetes_double.run import Place
 from tests.kubernetes_double.server import Server
 from tests.kubernetes_double.store import Store
+from tests.kubernetes_double.volumes import remove_volumes
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -152,11 +153,12 @@ async def _network(engine: Engine, mark: str) -> tuple[str, str]:
 
 
 async def _end_leftovers(engine: Engine) -> None:
-    """End the containers, then the networks, of doubles whose process has died."""
+    """End the containers, then the volumes and the networks, of doubles whose process has died."""
     filters = json.dumps({"label": [_LABEL]})
     for one in await engine.ask("GET", "/containers/json", all="1", filters=filters):
         if _is_dead(one["Labels"][_LABEL]):
             await engine.ask("DELETE", f"/containers/{one['Id']}", absent=(404, 409), force="1", v="1")
+    await remove_volumes(engine, filters, lambda one: _is_dead(one["Labels"][_LABEL]))
     for one in await engine.ask("GET", "/networks", filters=filters):
         if _is_dead(one["Labels"][_LABEL]):
             await engine.ask("DELETE", f"/networks/{one['Id']}", absent=(403, 404))

@@ -9,13 +9,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.kubernetes_double import pod_status as status
-from tests.kubernetes_double.container import container_of, empty_directories
+from tests.kubernetes_double.container import container_of
 from tests.kubernetes_double.engine import Engine, EngineError, query_of
 from tests.kubernetes_double.images import PullError, image_id
-from tests.kubernetes_double.objects import part, the_container
+from tests.kubernetes_double.objects import part, parts, the_container
 from tests.kubernetes_double.quantities import amount
 from tests.kubernetes_double.run import Place, Run
 from tests.kubernetes_double.store import Store, stamp
+from tests.kubernetes_double.volumes import MountError, remove_volumes, set_up
 
 Json = dict[str, Any]
 Tell = Callable[[Json, str, str, str], None]
@@ -99,8 +100,10 @@ class Kubelet:
     async def _removed(self, run: Run) -> None:
         if run.task is not None:
             await asyncio.wait({run.task})
-        if run.container:
-            await self.engine.ask("DELETE", f"/containers/{run.container}", absent=(404, 409), force="1", v="1")
+        for container in run.made.values():
+            await self.engine.ask("DELETE", f"/containers/{container}", absent=(404, 409), force="1", v="1")
+        if run.has_volumes:
+            await remove_volumes(self.engine, query_of({_UID: run.uid}))
         if not run.is_lost:
             self.runs.pop(run.uid, None)
             self._store.remove(run.key, run.uid)
@@ -110,11 +113,15 @@ class Kubelet:
 
     async def _live(self, run: Run, pod: Json) -> None:
         """Take a pod from its node to its end."""
-        self._say(run, lambda seen: status.set_waiting(seen, "ContainerCreating"))
-        image = await self._image(run, pod)
+        firsts, one = parts(pod, "spec", "initContainers"), the_container(pod)
+        self._say(run, lambda seen: status.set_waiting(seen, "PodInitializing" if firsts else "ContainerCreating"))
+        for each in firsts:
+            if not await self._first(run, pod, each):
+                return
+        image = await self._ready(run, pod, one)
         restart = pod["spec"]["restartPolicy"]
         while image and not run.ending.is_set():
-            started, code, reason = await self._once(run, pod, image)
+            started, code, reason = await self._once(run, pod, one, image)
             again = not run.ending.is_set() and (restart == "Always" or (restart == "OnFailure" and code != 0))
             self.edit(
                 run, lambda seen, a=again, e=(code, reason, started): status.set_terminated(seen, *e, is_over=not a)
@@ -124,6 +131,51 @@ class Kubelet:
             self._say(run, lambda seen: status.set_restarting(seen, _RESTART_S))
             self._tell(pod, "Warning", "BackOff", f"Back-off restarting failed container in pod {run.key[2]}")
             await self._pause(run, _RESTART_S)
+
+    async def _first(self, run: Run, pod: Json, one: Json) -> bool:
+        """Run a container that comes before the pod's own; returns whether the next one may."""
+        while image := await self._ready(run, pod, one):
+            started, code, reason = await self._once(run, pod, one, image)
+            end = status.ended(code, reason, started, run.made.get(one["name"], ""))
+            self.edit(run, lambda seen, end=end: status.set_first(seen, one["name"], end))
+            if code == 0 or run.ending.is_set():
+                return not run.ending.is_set()
+            if pod["spec"]["restartPolicy"] == "Never":
+                self.edit(run, status.set_first_failed)
+                return False
+            self._wait_for(run, pod, one, "CrashLoopBackOff")
+            await self._pause(run, _RESTART_S)
+        return False
+
+    def _wait_for(self, run: Run, pod: Json, one: Json, reason: str, message: str = "") -> None:
+        """Say why a container does not run yet."""
+        if one is the_container(pod):
+            self._say(run, lambda seen: status.set_waiting(seen, reason, message))
+        else:
+            state = {"waiting": {"reason": reason, "message": message}}
+            self._say(run, lambda seen: status.set_first(seen, one["name"], state))
+
+    async def _ready(self, run: Run, pod: Json, one: Json) -> str:
+        """Return the image's id once it and the volumes are here, empty when the pod is to end before that."""
+        image = await self._image(run, pod, one)
+        while not (run.has_volumes or run.ending.is_set()):
+            try:
+                await set_up(self.engine, pod, one["image"], self._labels(run), self._of_namespace(run))
+                run.has_volumes = True
+            except (MountError, EngineError) as error:
+                self._tell(pod, "Warning", "FailedMount", str(error))
+                await self._pause(run, _RETRY_S)
+        return "" if run.ending.is_set() else image
+
+    def _labels(self, run: Run) -> dict[str, str]:
+        return {**self.place.labels, _UID: run.uid}
+
+    def _of_namespace(self, run: Run) -> Callable[[str, str], Json | None]:
+        def find(plural: str, name: str) -> Json | None:
+            key = (plural, run.key[1], name)
+            return self._store.get(key) if self._store.has(key) else None
+
+        return find
 
     async def _deadline(self, run: Run, seconds: float) -> None:
         await self._pause(run, seconds)
@@ -169,48 +221,46 @@ class Kubelet:
         await asyncio.wait({waiting}, timeout=seconds)
         waiting.cancel()
 
-    async def _image(self, run: Run, pod: Json) -> str:
+    async def _image(self, run: Run, pod: Json, one: Json) -> str:
         """Return the image's id once it is here, empty when the pod is to end before that."""
-        one = the_container(pod)
         while not run.ending.is_set():
             await self._pause(run, self.place.pull_delay_s)
             try:
                 found = await image_id(self.engine, one["image"], one["imagePullPolicy"])
             except PullError as error:
-                await self._no_image(run, pod, error)
+                await self._no_image(run, pod, one, error)
                 continue
             self._tell(pod, "Normal", "Pulled", f'Container image "{one["image"]}" already present on machine')
             return found
         return ""
 
-    async def _no_image(self, run: Run, pod: Json, error: PullError) -> None:
-        name, reason, message = the_container(pod)["image"], error.reason, error.message
-        self._say(run, lambda seen: status.set_waiting(seen, reason, message))
+    async def _no_image(self, run: Run, pod: Json, one: Json, error: PullError) -> None:
+        name, reason, message = one["image"], error.reason, error.message
+        self._wait_for(run, pod, one, reason, message)
         self._tell(pod, "Warning", "Failed", f'Failed to pull image "{name}": {message}')
         await self._pause(run, _RETRY_S)
         if reason == "ErrImagePull":
             words = f'Back-off pulling image "{name}": {reason}: {message}'
-            self._say(run, lambda seen: status.set_waiting(seen, "ImagePullBackOff", words))
+            self._wait_for(run, pod, one, "ImagePullBackOff", words)
             self._tell(pod, "Normal", "BackOff", f'Back-off pulling image "{name}"')
             await self._pause(run, _RETRY_S * 2)
 
-    async def _once(self, run: Run, pod: Json, image: str) -> tuple[str, int, str]:
-        """Run the container once; returns when it started, its exit code and the reason of its end."""
+    async def _once(self, run: Run, pod: Json, one: Json, image: str) -> tuple[str, int, str]:
+        """Run a container once; returns when it started, its exit code and the reason of its end."""
         started = stamp()
         try:
-            await self._made(run, pod)
+            await self._made(run, pod, one)
             await self.engine.ask("POST", f"/containers/{run.container}/start")
         except EngineError as error:
             self._tell(pod, "Warning", "Failed", f"Error: {error.message}")
-            words = error.message
-            self._say(run, lambda seen: status.set_waiting(seen, "RunContainerError", words))
+            self._wait_for(run, pod, one, "RunContainerError", error.message)
             await run.ending.wait()
             return started, 128, "StartError"
         found: Json = await self.engine.ask("GET", f"/containers/{run.container}/json")
         address = found["NetworkSettings"]["Networks"][self.place.network]["IPAddress"]
-        self._tell(pod, "Normal", "Started", f"Started container {the_container(pod)['name']}")
+        self._tell(pod, "Normal", "Started", f"Started container {one['name']}")
         if found["State"]["Running"]:
-            self._say(run, lambda seen: status.set_running(seen, run.container, image, address))
+            self._say(run, lambda seen: status.set_running(seen, one["name"], run.container, image, address))
         code = await self._ended(run)
         if run.end is not None:
             (code, reason), run.end = run.end, None
@@ -219,13 +269,12 @@ class Kubelet:
         is_oom = found["State"]["OOMKilled"] and code == _KILLED and not run.ending.is_set()
         return started, code, "OOMKilled" if is_oom else "Completed" if code == 0 else "Error"
 
-    async def _made(self, run: Run, pod: Json) -> None:
-        if run.container:
-            await self.engine.ask("DELETE", f"/containers/{run.container}", absent=(404,), force="1", v="1")
-        body = container_of(pod, self.place.network, self.place.service, {**self.place.labels, _UID: run.uid})
+    async def _made(self, run: Run, pod: Json, one: Json) -> None:
+        if before := run.made.pop(one["name"], ""):
+            await self.engine.ask("DELETE", f"/containers/{before}", absent=(404,), force="1", v="1")
+        body = container_of(pod, one, self.place.network, self.place.service, self._labels(run))
         run.container = (await self.engine.ask("POST", "/containers/create", body))["Id"]
-        if tar := empty_directories(pod):
-            await self.engine.ask("PUT", f"/containers/{run.container}/archive", tar, path="/")
+        run.made[one["name"]] = run.container
 
     async def _ended(self, run: Run) -> int:
         """Return the exit code of a container that was left alone or, when it is to end, stopped."""
@@ -249,3 +298,4 @@ class Kubelet:
                 for one in listed
             )
         )
+        await remove_volumes(self.engine, query_of(self.place.labels))

@@ -29,6 +29,11 @@ def the_container(pod: Json) -> Json:
     return parts(pod, "spec", "containers")[0]
 
 
+def containers(pod: Json) -> list[Json]:
+    """Return all containers of a pod, those that run before it first."""
+    return [*parts(pod, "spec", "initContainers"), *parts(pod, "spec", "containers")]
+
+
 def its_status(pod: Json) -> Json:
     """Return the status of a pod's one container, empty before there is one."""
     found = parts(pod, "status", "containerStatuses")

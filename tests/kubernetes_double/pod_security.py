@@ -3,10 +3,12 @@
 Source: Kubernetes, "Pod Security Standards"; ``pod-security-admission/policy`` for the words.
 """
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from tests.kubernetes_double.answers import forbidden
-from tests.kubernetes_double.objects import part, parts, the_container, words
+from tests.kubernetes_double.objects import containers, part, parts, words
 
 Json = dict[str, Any]
 
@@ -28,6 +30,8 @@ _DEFAULT = {
 }
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 
+_SECCOMP = {"RuntimeDefault", "Localhost"}
+
 
 def check_security(namespace: Json, pod: Json) -> None:
     """Raise RefusalError (403) when a namespace's level does not admit a pod."""
@@ -43,49 +47,55 @@ def check_security(namespace: Json, pod: Json) -> None:
 
 
 def _baseline(pod: Json) -> list[str]:
-    spec, one = part(pod, "spec"), the_container(pod)
-    name, security = one["name"], part(one, "securityContext")
+    spec = part(pod, "spec")
     broken: list[str] = []
     if shared := [kind for kind in ("hostNetwork", "hostPID", "hostIPC") if spec.get(kind)]:
         broken.append(f"host namespaces ({', '.join(f'{kind}=true' for kind in shared)})")
-    if security.get("privileged"):
-        broken.append(f'privileged (container "{name}" must not set securityContext.privileged=true)')
-    if wild := sorted(set(words(security, "capabilities", "add")) - _DEFAULT):
-        said = ", ".join(f'"{each}"' for each in wild)
-        broken.append(
-            f'non-default capabilities (container "{name}" must not include {said} in securityContext.capabilities.add)'
-        )
+    if those := _those(pod, lambda one: one.get("privileged")):
+        broken.append(f"privileged ({those} must not set securityContext.privileged=true)")
+    if added := _added(pod, _DEFAULT):
+        broken.append(f"non-default capabilities ({added})")
     if paths := [each["name"] for each in parts(spec, "volumes") if "hostPath" in each]:
         broken.append(f'hostPath volumes (volume "{paths[0]}")')
     return broken
 
 
 def _restricted(pod: Json) -> list[str]:
-    spec, one = part(pod, "spec"), the_container(pod)
-    name, own, whole = one["name"], part(one, "securityContext"), part(spec, "securityContext")
-    both = {**whole, **own}
+    spec, whole = part(pod, "spec"), part(pod, "spec", "securityContext")
     broken: list[str] = []
-    if own.get("allowPrivilegeEscalation") is not False:
-        must = f'container "{name}" must set securityContext.allowPrivilegeEscalation=false'
+    if those := _those(pod, lambda one: one.get("allowPrivilegeEscalation") is not False):
+        must = f"{those} must set securityContext.allowPrivilegeEscalation=false"
         broken.append(f"allowPrivilegeEscalation != false ({must})")
-    if "ALL" not in words(own, "capabilities", "drop"):
-        broken.append(
-            f'unrestricted capabilities (container "{name}" must set securityContext.capabilities.drop=["ALL"])'
-        )
-    if wild := sorted(set(words(own, "capabilities", "add")) - {"NET_BIND_SERVICE"}):
-        said = ", ".join(f'"{each}"' for each in wild)
-        must = f'container "{name}" must not include {said} in securityContext.capabilities.add'
-        broken.append(f"unrestricted capabilities ({must})")
+    must = [f'{those} must set securityContext.capabilities.drop=["ALL"]'] if (those := _those(pod, _keeps)) else []
+    if must := [*must, *([added] if (added := _added(pod, {"NET_BIND_SERVICE"})) else [])]:
+        broken.append(f"unrestricted capabilities ({'; '.join(must)})")
     if odd := [each["name"] for each in parts(spec, "volumes") if not set(each) & _VOLUMES]:
         broken.append(f'restricted volume types (volume "{odd[0]}" uses restricted volume type)')
-    if both.get("runAsNonRoot") is not True:
-        must = f'pod or container "{name}" must set securityContext.runAsNonRoot=true'
-        broken.append(f"runAsNonRoot != true ({must})")
-    if both.get("runAsUser") == 0:
+    if those := _those(pod, lambda one: {**whole, **one}.get("runAsNonRoot") is not True):
+        broken.append(f"runAsNonRoot != true (pod or {those} must set securityContext.runAsNonRoot=true)")
+    if whole.get("runAsUser") == 0:
         broken.append("runAsUser=0 (pod must not set runAsUser=0)")
-    if part(both, "seccompProfile").get("type") not in {"RuntimeDefault", "Localhost"}:
-        must = (
-            f'pod or container "{name}" must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
-        )
+    elif those := _those(pod, lambda one: one.get("runAsUser") == 0):
+        broken.append(f"runAsUser=0 ({those} must not set runAsUser=0)")
+    if those := _those(pod, lambda one: part({**whole, **one}, "seccompProfile").get("type") not in _SECCOMP):
+        must = f'pod or {those} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
         broken.append(f"seccompProfile ({must})")
     return broken
+
+
+def _keeps(security: Json) -> bool:
+    return "ALL" not in words(security, "capabilities", "drop")
+
+
+def _those(pod: Json, breaks: Callable[[Json], object]) -> str:
+    """Return the containers whose security context breaks a rule, as the API server names them."""
+    names = [f'"{one["name"]}"' for one in containers(pod) if breaks(part(one, "securityContext"))]
+    return f"container{'s' if len(names) > 1 else ''} {', '.join(names)}" if names else ""
+
+
+def _added(pod: Json, fine: AbstractSet[str]) -> str:
+    """Return which containers add which capabilities beyond those that are fine."""
+    wild = {name for one in containers(pod) for name in words(one, "securityContext", "capabilities", "add")} - fine
+    those = _those(pod, lambda one: wild & set(words(one, "capabilities", "add")))
+    said = ", ".join(f'"{each}"' for each in sorted(wild))
+    return f"{those} must not include {said} in securityContext.capabilities.add" if wild else ""

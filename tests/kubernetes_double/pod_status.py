@@ -5,7 +5,7 @@ Source: Kubernetes, "Pod Lifecycle"; kubelet ``pkg/kubelet/status``.
 
 from typing import Any
 
-from tests.kubernetes_double.objects import its_status, part, the_container
+from tests.kubernetes_double.objects import its_status, part, parts, the_container
 from tests.kubernetes_double.store import stamp
 
 Json = dict[str, Any]
@@ -50,7 +50,11 @@ def set_ready(pod: Json, *, ready: bool, reason: str = "ContainersNotReady") -> 
     if not ready and reason == "ContainersNotReady":
         words["message"] = f"containers with unready status: [{name}]"
     set_condition(pod, "PodReadyToStartContainers", holds=ready)
-    set_condition(pod, "Initialized", holds=True)
+    missing = [each["name"] for each in parts(pod, "spec", "initContainers") if not _is_done(pod, each["name"])]
+    said = f"containers with incomplete status: [{' '.join(missing)}]" if missing else ""
+    set_condition(
+        pod, "Initialized", holds=not missing, reason="ContainersNotInitialized" if missing else "", message=said
+    )
     set_condition(pod, "Ready", holds=ready, **words)
     set_condition(pod, "ContainersReady", holds=ready, **words)
 
@@ -81,20 +85,55 @@ def set_waiting(pod: Json, reason: str, message: str = "") -> None:
     set_ready(pod, ready=False)
 
 
-def set_running(pod: Json, container: str, image: str, address: str) -> None:
-    """Say that the container runs."""
+def set_first(pod: Json, name: str, state: Json, **more: Any) -> None:
+    """Say what a container does that comes before the pod's own."""
+    known = {each["name"]: each for each in parts(pod, "status", "initContainerStatuses")}
+    is_over, waiting = part(state, "terminated").get("exitCode") == 0, {"waiting": {"reason": "PodInitializing"}}
+    for each in parts(pod, "spec", "initContainers"):
+        fresh = {"state": waiting, "lastState": {}, "ready": False, "restartCount": 0, "imageID": ""}
+        known.setdefault(each["name"], {"name": each["name"], "image": each["image"], **fresh})
+    one = known[name]
+    if "terminated" in one["state"] and "running" in state:
+        one |= {"lastState": one["state"], "restartCount": one["restartCount"] + 1}
+    one |= {"state": state, "ready": is_over, "started": "running" in state, **more}
+    pod["status"]["initContainerStatuses"] = list(known.values())
+    set_ready(pod, ready=False)
+
+
+def _is_done(pod: Json, name: str) -> bool:
+    found = [each for each in parts(pod, "status", "initContainerStatuses") if each["name"] == name]
+    return bool(found) and bool(found[0]["ready"])
+
+
+def set_first_failed(pod: Json) -> None:
+    """Say that the pod's own container will never run."""
+    pod["status"]["phase"] = "Failed"
+    set_ready(pod, ready=False, reason="PodFailed")
+
+
+def set_running(pod: Json, name: str, container: str, image: str, address: str) -> None:
+    """Say that a container runs."""
+    if name != the_container(pod)["name"]:
+        pod["status"] |= {"podIP": address, "podIPs": [{"ip": address}]}
+        running = {"running": {"startedAt": stamp()}}
+        return set_first(pod, name, running, containerID=f"docker://{container}", imageID=image)
     pod["status"] |= {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
     _container(pod, {"running": {"startedAt": stamp()}}, ready=True)
     its_status(pod).update({"containerID": f"docker://{container}", "imageID": image})
-    set_ready(pod, ready=True)
+    return set_ready(pod, ready=True)
+
+
+def ended(code: int, reason: str, started: str, container: str) -> Json:
+    """Return the state of a container that has ended."""
+    state = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": stamp()}
+    return {"terminated": {**state, **({"containerID": f"docker://{container}"} if container else {})}}
 
 
 def set_terminated(pod: Json, code: int, reason: str, started: str, *, is_over: bool) -> None:
     """Say how the container ended, and with it the pod unless it is started again."""
     before = its_status(pod)
-    state = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": stamp()}
-    state |= {"containerID": before["containerID"]} if "containerID" in before else {}
-    _container(pod, {"terminated": state})
+    container = str(before.get("containerID", "")).removeprefix("docker://")
+    _container(pod, ended(code, reason, started, container))
     if is_over and "reason" not in pod["status"]:
         pod["status"]["phase"] = "Succeeded" if code == 0 else "Failed"
         set_ready(pod, ready=False, reason="PodCompleted" if code == 0 else "PodFailed")

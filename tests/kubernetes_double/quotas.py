@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from tests.kubernetes_double.answers import forbidden
-from tests.kubernetes_double.objects import part, the_container
+from tests.kubernetes_double.objects import containers, part, the_container
 from tests.kubernetes_double.quantities import amount, written
 
 Json = dict[str, Any]
@@ -25,19 +25,26 @@ def is_over(pod: Json) -> bool:
 
 def asked_of_node(pod: Json) -> dict[str, Fraction]:
     """Return what a pod's node must have free."""
-    requests = part(the_container(pod), "resources", "requests")
-    return {"pods": Fraction(1), **{name: amount(text) for name, text in requests.items()}}
+    return {"pods": Fraction(1), **_largest(pod, "requests")}
+
+
+def _largest(pod: Json, kind: str) -> dict[str, Fraction]:
+    """Return what the hungriest container of a pod asks for: they run one after the other."""
+    found: dict[str, Fraction] = {}
+    for one in containers(pod):
+        for name, text in part(one, "resources", kind).items():
+            found[name] = max(found.get(name, Fraction(0)), amount(text))
+    return found
 
 
 def _used(pod: Json) -> dict[str, Fraction]:
     """Return what a pod counts for under the names that quotas use."""
-    resources = part(the_container(pod), "resources")
     found = {"pods": Fraction(1), "count/pods": Fraction(1)}
     for kind in ("requests", "limits"):
-        for name, text in part(resources, kind).items():
-            found[f"{kind}.{name}"] = amount(text)
+        for name, much in _largest(pod, kind).items():
+            found[f"{kind}.{name}"] = much
             if kind == "requests" and name in _PLAIN:
-                found[name] = amount(text)
+                found[name] = much
     return found
 
 

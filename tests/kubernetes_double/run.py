@@ -13,7 +13,11 @@ class Run:
     key: Key
     uid: str
     container: str = ""
-    """The engine's id of it, empty before it is made."""
+    """The engine's id of the container of the moment, empty before one is made."""
+    made: dict[str, str] = field(default_factory=dict[str, str])
+    """The engine's ids of its containers by name."""
+    has_volumes: bool = False
+    """Its volumes are set up."""
     task: asyncio.Task[None] | None = None
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the pod is to end, whatever it does."""

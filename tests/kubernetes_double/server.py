@@ -149,7 +149,7 @@ class Server:
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         pod, run = self._cluster.running(*_pod(request))
         program = streams.wanted(request)
-        self._cluster.check_container(pod, request.query.get("container", ""))
+        self._cluster.check_runs(pod, request.query.get("container", ""))
         assert request.transport is not None
         connection = request.transport
         run.connections.add(connection)
@@ -159,11 +159,11 @@ class Server:
             run.connections.discard(connection)
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
-        run = self._cluster.logged(*_pod(request))
         query = request.query
+        container = self._cluster.logged(*_pod(request), query.get("container", ""))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         lines = self._cluster.kubelet.engine.log(
-            run.container,
+            container,
             follow=query.get("follow") == "true",
             tail=query.get("tailLines", "all"),
             stamps=query.get("timestamps") == "true",

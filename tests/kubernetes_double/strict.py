@@ -39,8 +39,9 @@ def check_fields(plural: str, thing: Json) -> None:
         unknown = [name for name in thing if name not in _OBJECT]
         unknown += [f"spec.{name}" for name in part(thing, "spec") if name not in known]
     if plural == "pods":
-        for number, one in enumerate(parts(thing, "spec", "containers")):
-            unknown += [f"spec.containers[{number}].{name}" for name in one if name not in _CONTAINER]
+        for kind in ("containers", "initContainers"):
+            for number, one in enumerate(parts(thing, "spec", kind)):
+                unknown += [f"spec.{kind}[{number}].{name}" for name in one if name not in _CONTAINER]
     if unknown:
         said = ", ".join(f'unknown field "{path}"' for path in sorted(unknown))
         raise RefusalError(400, f"strict decoding error: {said}")

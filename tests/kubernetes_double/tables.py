@@ -71,10 +71,24 @@ def _cells(kind: Kind, thing: Json) -> list[str]:
 def pod_word(pod: Json) -> str:
     """Return the one word for a pod that stands under STATUS."""
     word = pod["status"].get("reason") or pod["status"]["phase"]
-    for one in parts(pod, "status", "containerStatuses"):
+    first = _first_word(pod)
+    if first and not pod["status"].get("reason"):
+        word = first
+    for one in [] if first else parts(pod, "status", "containerStatuses"):
         for state in one["state"].values():
             word = pod["status"].get("reason") or state.get("reason") or word
     return "Terminating" if pod["metadata"].get("deletionTimestamp") else word
+
+
+def _first_word(pod: Json) -> str:
+    """Return the word for a pod whose own container waits for others."""
+    firsts = parts(pod, "status", "initContainerStatuses")
+    for number, one in enumerate(firsts):
+        if not one["ready"]:
+            state = {**one["state"].get("waiting", {}), **one["state"].get("terminated", {})}
+            reason = state.get("reason", "PodInitializing")
+            return f"Init:{number}/{len(firsts)}" if reason == "PodInitializing" else f"Init:{reason}"
+    return ""
 
 
 def _age(written: str) -> str:

@@ -21,6 +21,7 @@ from tests.services.kubectl import Kubectl, kubectl_program, pod, until
 
 pytestmark = pytest.mark.timeout(180)
 _ENFORCE = "pod-security.kubernetes.io/enforce"
+_NO_MOUNTS: dict[str, Any] = {"volumeMounts": []}
 
 
 @pytest.fixture(scope="module", name="home")
@@ -241,6 +242,89 @@ def test_a_pod_is_as_its_spec_says(kubectl: Kubectl) -> None:
     assert kubectl.status("one")["podIP"] == kubectl.ok("exec", "one", "--", "hostname", "-I").strip()
 
 
+def test_a_read_only_root_leaves_the_volumes(kubectl: Kubectl) -> None:
+    """Directories of both media are anyone's to write to; one in memory is as large as it says and no larger."""
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("disk", "quick")]
+    security = {"readOnlyRootFilesystem": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}
+    quick = {"name": "quick", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}
+    volumes: list[dict[str, Any]] = [{"name": "disk", "emptyDir": {}}, quick]
+    container = {"securityContext": security, "volumeMounts": mounts}
+    kubectl.run_pod("one", "sleep", "60", volumes=volumes, container=container)
+    script = "touch /disk/a /quick/a; touch /b 2>&1; df -k --output=size /quick; head -c 9M /dev/zero 2>&1 >/quick/c"
+    said = kubectl.ok("exec", "one", "--", "sh", "-c", f"{script}; true")
+    assert "'/b': Read-only file system" in said
+    assert "\n     8192\n" in said
+    assert "No space left on device" in said
+
+
+def test_secrets_and_config_maps_are_files(kubectl: Kubectl) -> None:
+    """With their modes and chosen keys, never to be written; a pod waits for one that is not there yet."""
+    volumes: list[dict[str, Any]] = [
+        {"name": "s", "secret": {"secretName": "some", "defaultMode": 0o440}},
+        {"name": "c", "configMap": {"name": "some", "items": [{"key": "k", "path": "below/it"}]}},
+        {"name": "n", "secret": {"secretName": "never", "optional": True}},
+    ]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in "scn"]
+    made = pod("one", "sleep", "60", volumes=volumes, container={"volumeMounts": mounts})
+    kubectl.ok("create", "-f", "-", stdin=made)
+    told = until(lambda: kubectl.ok("get", "events", "--field-selector=reason=FailedMount"))
+    assert 'MountVolume.SetUp failed for volume "s" : secret "some" not found' in told
+    assert kubectl.state("one", "waiting")["reason"] == "ContainerCreating"
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "some"}, "stringData": {"k": "ü"}}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "some"}, "data": {"k": "v", "other": ""}}
+    for each in (secret, config):
+        kubectl.ok("create", "-f", "-", stdin=each)
+    try:
+        kubectl.ok("wait", "--for=condition=Ready", "pod/one", "--timeout=30s")
+        script = "cat /s/k /c/below/it; stat -c %a /s/k; ls -A /c /n; touch /s/k 2>&1; true"
+        said = kubectl.ok("exec", "one", "--", "sh", "-c", script).splitlines()
+        assert said[:5] == ["üv440", "/c:", "below", "", "/n:"]
+        assert "Read-only file system" in said[5]
+    finally:
+        kubectl.ok("delete", "secret/some", "configmap/some")
+
+
+def test_containers_before_a_pod(kubectl: Kubectl) -> None:
+    """They run one after the other to their ends, have logs and share volumes; one that fails ends the pod."""
+    mount = {"volumeMounts": [{"name": "w", "mountPath": "/w"}]}
+    volumes: list[dict[str, Any]] = [{"name": "w", "emptyDir": {}}]
+
+    def first(name: str, script: str) -> dict[str, Any]:
+        return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **mount}
+
+    firsts = [first("a", "echo one >> /w/x; echo said; sleep 2"), first("b", "echo two >> /w/x")]
+    made = pod("good", "sh", "-c", "cat /w/x; sleep 60", volumes=volumes, initContainers=firsts, container=mount)
+    kubectl.ok("create", "-f", "-", stdin=made)
+    until(lambda: "Init:0/2" in kubectl.ok("get", "pod", "good", "--no-headers"))
+    assert kubectl.state("good", "waiting")["reason"] == "PodInitializing"
+    initialized = [each for each in kubectl.status("good")["conditions"] if each["type"] == "Initialized"]
+    assert (initialized[0]["status"], initialized[0]["reason"]) == ("False", "ContainersNotInitialized")
+    kubectl.ok("wait", "--for=condition=Ready", "pod/good", "--timeout=30s")
+    assert kubectl.ok("logs", "good") == "one\ntwo\n"
+    assert kubectl.ok("logs", "good", "-c", "a") == "said\n"
+    assert [each["ready"] for each in kubectl.status("good")["initContainerStatuses"]] == [True, True]
+    kubectl.ok("create", "-f", "-", stdin=pod("bad", "true", initContainers=[{**first("a", "exit 3"), **_NO_MOUNTS}]))
+    status = until(lambda: kubectl.status("bad")["phase"] == "Failed" and kubectl.status("bad"))
+    assert status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
+    assert "waiting" in status["containerStatuses"][0]["state"]
+    assert kubectl.ok("get", "pod", "bad", "--no-headers").split()[2] == "Init:Error"
+    long = pod("long", "true", initContainers=[{**first("a", "sleep 60"), **_NO_MOUNTS}], activeDeadlineSeconds=1)
+    kubectl.ok("create", "-f", "-", stdin=long)
+    until(lambda: kubectl.status("long").get("reason") == "DeadlineExceeded")
+
+
+def test_what_the_double_cannot_do_is_refused(kubectl: Kubectl) -> None:
+    """Nothing that a pod asks for is left out in silence."""
+    mounts = [{"name": "v", "mountPath": "/v", "subPath": "x"}]
+    asks: dict[str, dict[str, Any]] = {
+        "no volumes of kind hostPath": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
+        "no subPath": {"volumes": [{"name": "v", "emptyDir": {}}], "container": {"volumeMounts": mounts}},
+        "no valueFrom": {"container": {"env": [{"name": "A", "valueFrom": {"fieldRef": {}}}]}},
+    }
+    for words, spec in asks.items():
+        assert words in kubectl.refused("create", "-f", "-", stdin=pod("one", "true", **spec))
+
+
 # --- what a cluster refuses ------------------------------------------------------------------------
 
 
@@ -369,11 +453,14 @@ def test_nothing_is_left_of_a_double(home: Path) -> None:
     dead = engine.create_container(IMAGE, "true", labels={label: "another boot/1/1/x"})["Id"]
     with KubernetesDouble(docker_url()) as second:
         assert dead not in [one["Id"] for one in engine.containers(all=True, filters={"label": label})]
-        Kubectl(kubectl_program(), second.kubeconfig, home).run_pod("one", "sleep", "60")
+        directory: dict[str, Any] = {"volumes": [{"name": "v", "emptyDir": {}}]}
+        Kubectl(kubectl_program(), second.kubeconfig, home).run_pod("one", "sleep", "60", **directory)
         (pods,) = [second.cluster.kubelet.place.labels]
         mine = {"label": f"{label}={pods[label]}"}
         assert len(engine.containers(all=True, filters=mine)) == 1
+        assert len(engine.volumes(filters=mine)["Volumes"]) == 1
     assert engine.containers(all=True, filters=mine) == []
+    assert not engine.volumes(filters=mine)["Volumes"]
     assert not Path(second.kubeconfig).exists()
 
 
