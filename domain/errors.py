@@ -27,6 +27,7 @@ vendor exceptions once, with :func:`boundary`. A failed trial is a record, not a
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import ClassVar
 
 
 class SynthError(Exception):
@@ -77,6 +78,9 @@ class AuthorizationError(SynthError):
 
 class SandboxError(SynthError):
     """A box could not be created, used or destroyed: infrastructure, never the agent."""
+
+    is_permanent: ClassVar[bool] = False
+    """Whether the same box would fail again, so that another try is waste."""
 
 
 class BoxContentError(SandboxError):

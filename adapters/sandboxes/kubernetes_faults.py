@@ -8,7 +8,6 @@ Source: Kubernetes API v1, PodStatus, ContainerStateWaiting, Status; kubelet ``p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from adapters.sandboxes.kubernetes_objects import Json, items, name_of, phase_of, section, states
 from domain.errors import SandboxError
@@ -16,8 +15,6 @@ from domain.errors import SandboxError
 
 class PodError(SandboxError):
     """Something about a pod or the cluster, told apart by class."""
-
-    is_permanent: ClassVar[bool] = False
 
 
 class ImageUnavailableError(PodError):

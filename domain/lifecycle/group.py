@@ -163,7 +163,7 @@ async def _assess_in_time(context: GroupContext, verifier: Verifier, task: Task,
 
 
 async def _sample(context: GroupContext, group: Group, number: int) -> TrialRecord:
-    """Run the attempt, replacing trials lost to infrastructure as often as the plan allows."""
+    """Run the attempt, replacing trials lost to infrastructure as often as the plan allows and it makes sense."""
     plan = context.trial.plan
     archive = await asyncio.to_thread(context.archive_of, group.task)
     failures = group.n_failures.get(number, 0)
@@ -178,7 +178,7 @@ async def _sample(context: GroupContext, group: Group, number: int) -> TrialReco
         )
         trial = await run_trial(context.trial, attempt)
         await _write(context.trial, _ended(context.trial, trial))
-        if trial.outcome is not TrialOutcome.INFRA_ERROR or tries >= plan.infra_retries:
+        if trial.outcome is not TrialOutcome.INFRA_ERROR or trial.is_permanent or tries >= plan.infra_retries:
             return trial
         tries += 1
         failures += 1

@@ -50,6 +50,8 @@ async def run_trial(context: TrialContext, attempt: Attempt) -> TrialRecord:
         record = replace(blank, detail=f"trial deadline of {context.plan.trial_deadline_s:g} s passed")
     except AgentError as error:
         record = replace(blank, outcome=TrialOutcome.AGENT_ERROR, detail=str(error))
+    except SandboxError as error:
+        record = replace(blank, detail=f"{type(error).__name__}: {error}", is_permanent=error.is_permanent)
     except SynthError as error:
         record = replace(blank, detail=f"{type(error).__name__}: {error}")
     wall_s = clock.monotonic_s() - started_s

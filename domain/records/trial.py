@@ -161,6 +161,8 @@ class TrialRecord:
     """Limit -> mechanism: ``{"memory": "cgroup"}`` or ``supervisor``."""
     made_from: Mapping[str, str] = field(default_factory=dict[str, str])
     """``image``, the id of the box's image, and ``created``, when that was built; empty: no image."""
+    is_permanent: bool = False
+    """Of an ``infra_error``: another try would meet the same, so there was none."""
     n_infra_retries: int = 0
     """Trials of this attempt lost to infrastructure before this one."""
     steps: tuple[StepRecord, ...] = ()

@@ -44,15 +44,16 @@ GREET = 'if [ "$(cat /app/out 2>/dev/null)" = hi ]; then echo 1; else echo 0; fi
 class FailingSandbox(MemorySandbox):
     """Memory boxes of which the first ``n_failures`` cannot be created."""
 
-    def __init__(self, n_failures: int) -> None:
+    def __init__(self, n_failures: int, fault: type[SandboxError] = SandboxError) -> None:
         super().__init__()
         self.n_failures = n_failures
+        self.fault = fault
 
     async def create(self, spec: BoxSpec) -> Box:
         """Fail while there are failures left."""
         if self.n_failures > 0:
             self.n_failures -= 1
-            raise SandboxError("no room for a box")
+            raise self.fault("no room for a box")
         return await super().create(spec)
 
 
@@ -183,6 +184,25 @@ async def test_trials_lost_to_infrastructure_are_replaced_and_counted_apart(tmp_
     report = evaluation(platform, accepted.experiment.experiment_id)
     assert (report.mean.value, report.headline) == (None, None)
     assert report.mean.coverage.n_ungraded == report.mean.coverage.n_total == 1
+
+
+class _NeverError(SandboxError):
+    """A fault that every new box would meet."""
+
+    is_permanent = True
+
+
+async def test_a_fault_that_every_new_box_would_meet_is_not_tried_again(tmp_path: Path) -> None:
+    """One box is asked for, and the record says that a second would have been no use."""
+    sandbox = FailingSandbox(9, _NeverError)
+    platform = make_platform(tmp_path / "home", sandboxes={"memory": sandbox})
+    write_task(tmp_path / "tasks", "a1")
+    publish_task_set(platform, REFERENCE, str(tmp_path / "tasks"))
+    submit(platform, attempts=1)
+    (result,) = await run_all(platform)
+    (trial,) = result.trials.trials
+    assert (trial.outcome, trial.is_permanent, trial.n_infra_retries) == (TrialOutcome.INFRA_ERROR, True, 0)
+    assert sandbox.n_failures == 8
 
 
 async def test_an_unscored_experiment_keeps_work_without_a_score(platform: Platform) -> None:
