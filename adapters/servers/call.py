@@ -71,6 +71,8 @@ def recorded_request(job: Job) -> dict[str, Any]:
         "context": job.prompt.context,
         "max_tokens": job.request.max_tokens,
     }
+    if job.request.extra:
+        body["extra"] = dict(job.request.extra)
     if job.prompt.base is None:
         body["system"] = job.request.system
         body["tools"] = [tool.name for tool in job.request.tools]

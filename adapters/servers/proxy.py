@@ -4,7 +4,6 @@ Source: facts/proxy.md sections 0, 1.1, 1.2 and 1.5.
 """
 
 import asyncio
-import contextlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -14,16 +13,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from adapters.servers.call import Answer, Call
+from adapters.servers.call import Call
 from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
+from adapters.servers.edge import mark_delivered, read_body, result_of, secret_of, unless_gone
 from adapters.servers.wire import read_request
-from domain.errors import ConfigurationError, SamplerError, SynthError
+from domain.errors import ConfigurationError, SynthError
 from domain.records.experiment import TokenScope
 
 PING_S = 5.0
 """Between pings while the model works; a harness gives up after its idle limit otherwise."""
-BODY_LIMIT_BYTES = 64_000_000
 _AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -54,20 +53,20 @@ class _Proxy:
     async def messages(self, request: Request) -> Response:
         """Answer ``POST /v1/messages``."""
         scope = await self._scope(request)
-        body = read_request(await _body(request))
+        body = read_request(await read_body(request))
         call = await self._desk.begin(scope, _agent(request), body)
         if body.stream:
             events = self._events(call)
             return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        answer = await _unless_gone(request, call)
+        answer = await unless_gone(request, call)
         if answer is None:
             return Response(status_code=499)
-        return JSONResponse(answer.message, background=BackgroundTask(_mark_delivered, answer))
+        return JSONResponse(answer.message, background=BackgroundTask(mark_delivered, answer))
 
     async def count_tokens(self, request: Request) -> Response:
         """Answer ``POST /v1/messages/count_tokens``."""
         scope = await self._scope(request)
-        body = read_request(await _body(request))
+        body = read_request(await read_body(request))
         return JSONResponse({"input_tokens": await self._desk.count(scope, _agent(request), body)})
 
     async def models(self, request: Request) -> Response:
@@ -78,10 +77,7 @@ class _Proxy:
         return JSONResponse({"data": [model], "has_more": False, "first_id": scope.model, "last_id": scope.model})
 
     async def _scope(self, request: Request) -> TokenScope:
-        kind, _, secret = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer":
-            secret = request.headers.get("x-api-key", "")
-        return await self._desk.scope(secret.strip())
+        return await self._desk.scope(secret_of(request))
 
     async def _events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield a ping at once and while the model works, then the whole message."""
@@ -93,7 +89,7 @@ class _Proxy:
                 if not done:
                     yield PING
             try:
-                answer = _result(call)
+                answer = result_of(call)
             except SynthError as error:
                 complete = True
                 yield error_event(error)
@@ -103,47 +99,6 @@ class _Proxy:
             answer.turn.delivered = complete = True
         finally:
             call.abandoned = not complete
-
-
-def _result(call: Call) -> Answer:
-    if call.task.cancelled():
-        raise SamplerError("the call was ended")
-    return call.task.result()
-
-
-async def _unless_gone(request: Request, call: Call) -> Answer | None:
-    """Wait for the answer; None when the harness went away first. The call itself goes on and is recorded."""
-    gone = asyncio.create_task(_gone(request))
-    try:
-        await asyncio.wait({call.task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if call.task.done():
-            return _result(call)
-        call.abandoned = True
-        return None
-    finally:
-        gone.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await gone
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _mark_delivered(answer: Answer) -> None:
-    answer.turn.delivered = True
-
-
-async def _body(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > BODY_LIMIT_BYTES:
-            raise ConfigurationError(f"body: more than {BODY_LIMIT_BYTES} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _agent(request: Request) -> str:

@@ -5,7 +5,7 @@ Source: facts/proxy.md sections 1.3 to 1.6; field names as in the ``anthropic`` 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -87,6 +87,8 @@ class WireRequest:
     stream: bool
     wants_thinking: bool
     purpose: Purpose
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields that nothing here acts on, as they came; recorded."""
 
     @property
     def n_characters(self) -> int:
