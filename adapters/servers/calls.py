@@ -1,15 +1,16 @@
 """Model calls: whose token, which prompt, one sample, recorded before it is delivered."""
 
 import asyncio
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from adapters.servers.authority import Authority
 from adapters.servers.call import Answer, Call, Job, Trial, call_seed, check_result, ready, recorded_request
 from adapters.servers.conversation import Conversation
 from adapters.servers.delivery import message_of
-from adapters.servers.wire import WireRequest
+from adapters.servers.wire import WireMessage, WireRequest
 from domain.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -27,6 +28,8 @@ from domain.records.trial import Interaction
 from domain.records.wording import counted
 
 T = TypeVar("T")
+Reader = Callable[[Sequence[WireMessage]], WireRequest]
+"""Reads a body; given the messages of the conversation's newest request."""
 CALLS_AT_ONCE = 16
 """Of one trial; more are told to come back."""
 _TRIALS_IN_MEMORY = 2000
@@ -64,6 +67,7 @@ class CallDesk:
         self._family_of = family_of
         self._evidence = evidence
         self._ledger = ledger
+        self._authority = Authority(ledger, clock)
         self._clock = clock
         self._families: dict[str, Family] = {}
         self._trials: dict[str, Trial] = {}
@@ -87,16 +91,19 @@ class CallDesk:
         Raises:
             AuthorizationError: it is unknown, expired or revoked.
         """
-        key = hashlib.sha256(secret.encode()).hexdigest()
+        return await self._authority.scope(secret)
 
-        def look_up() -> TokenScope | None:
-            with self._ledger.snapshot() as tx:
-                return tx.tokens.scope(key, self._clock.now_ms())
+    async def read(self, scope: TokenScope, agent: str, reader: Reader) -> WireRequest:
+        """Return a request, read outside the event loop beside what its conversation has said before.
 
-        scope = await asyncio.to_thread(look_up) if secret else None
-        if scope is None:
-            raise AuthorizationError("this token is unknown, expired or revoked")
-        return scope
+        Raises:
+            ConfigurationError: it is no request.
+        """
+        with self._noting_faults(scope, agent):
+            trial = await self._trial(scope)
+            known = trial.conversations.get(agent)
+            before = () if known is None else known.newest.messages
+            return await self._in_renderer(lambda: reader(before))
 
     async def begin(self, scope: TokenScope, agent: str, request: WireRequest) -> Call:
         """Check a request, and start its generation or return the one that it repeats.
@@ -110,24 +117,18 @@ class CallDesk:
         """
         self._check_model(scope, request)
         self._check_length(request.n_characters // _LONGEST_TOKEN)
-        try:
+        with self._noting_faults(scope, agent):
             return await self._begin(scope, agent, request)
-        except _REFUSALS:
-            raise
-        except SynthError as error:
-            self._note_fault(scope, agent, error)
-            raise
 
     async def _begin(self, scope: TokenScope, agent: str, request: WireRequest) -> Call:
         trial = await self._trial(scope)
         conversation = trial.conversations.setdefault(agent, Conversation())
-        context = await self._in_renderer(lambda: conversation.context(request))
-        repeated = self._repeated(trial, conversation, agent, context)
+        family = await self._family(scope.policy)
+        prompt = await self._in_renderer(lambda: conversation.plan(request, family))
+        repeated = self._repeated(trial, conversation, agent, prompt.context)
         if repeated is not None:
             self.counters["n_redelivered"] += 1
             return repeated
-        family = await self._family(scope.policy)
-        prompt = await self._in_renderer(lambda: conversation.plan(request, family))
         self._check_length(len(prompt.ids))
         if trial.closed:
             raise AuthorizationError("this trial has ended")
@@ -229,18 +230,20 @@ class CallDesk:
         return call
 
     async def _answer(self, job: Job) -> Answer:
-        try:
+        with self._noting_faults(job.scope, job.agent):
             answer = await self._sample_and_record(job)
-        except _REFUSALS:
-            raise
-        except SynthError as error:
-            self._note_fault(job.scope, job.agent, error)
-            raise
         self._faults.get(job.scope.trial_id, {}).pop(job.agent, None)
         return answer
 
-    def _note_fault(self, scope: TokenScope, agent: str, error: SynthError) -> None:
-        self._faults.setdefault(scope.trial_id, {})[agent] = f"{type(error).__name__}: {error}"
+    @contextmanager
+    def _noting_faults(self, scope: TokenScope, agent: str) -> Generator[None]:
+        try:
+            yield
+        except _REFUSALS:
+            raise
+        except SynthError as error:
+            self._faults.setdefault(scope.trial_id, {})[agent] = f"{type(error).__name__}: {error}"
+            raise
 
     async def _sample_and_record(self, job: Job) -> Answer:
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()

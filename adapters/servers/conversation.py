@@ -5,13 +5,14 @@ the same place, and the next prompt is previous ids + sampled ids + the new suff
 rewritten, the prompt is rendered whole and a new segment starts. Source: facts/proxy.md section 0.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from adapters.servers.wire import WireMessage, WireRequest, chat_messages
 from domain.ports import Family
-from domain.records.canonical import digest_bytes, digest_of
+from domain.records.canonical import digest_bytes
 from domain.records.chat import ParsedTurn
 from domain.records.trial import Interaction
 
@@ -56,12 +57,34 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trace:
-    context: str
-    turns: Mapping[int, Turn]
-    """Index of a message -> the turn it echoes."""
+class _Step:
+    """What a conversation is known to be, up to and with one message."""
+
+    message: WireMessage
+    turn: Turn | None
+    """That the message echoes."""
+    digest: str
+    """Of all up to here."""
     last: int | None
-    """Index of the last echoed turn, when all before it is as it was sampled."""
+    """Index of the last echoed turn so far, when all before it is as it was sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A request's conversation, message by message."""
+
+    preamble: str
+    steps: tuple[_Step, ...]
+
+    @property
+    def context(self) -> str:
+        """Digest of the whole."""
+        return self.steps[-1].digest if self.steps else self.preamble
+
+    @property
+    def messages(self) -> tuple[WireMessage, ...]:
+        """The messages."""
+        return tuple(step.message for step in self.steps)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,22 +98,21 @@ class Conversation:
     segments: dict[int, Segment] = field(default_factory=dict[int, Segment])
     n_calls: int = 0
     """Calls begun; the next seed is derived from it."""
-
-    def context(self, request: WireRequest) -> str:
-        """Return the digest of the whole request's conversation."""
-        return self._trace(request).context
+    newest: Trace = field(default_factory=lambda: Trace(preamble="", steps=()))
+    """Of the newest request: what the next one repeats of it is not worked out again."""
 
     def plan(self, request: WireRequest, family: Family) -> Prompt:
         """Return the exact ids of the next prompt."""
-        trace = self._trace(request)
-        parsed = {index: turn.parsed for index, turn in trace.turns.items()}
-        if trace.last is not None:
-            base = trace.turns[trace.last]
+        trace = self.newest = self._trace(request)
+        parsed = {index: step.turn.parsed for index, step in enumerate(trace.steps) if step.turn is not None}
+        last = trace.steps[-1].last
+        base = None if last is None else trace.steps[last].turn
+        if last is not None and base is not None:
             known = base.segment.ids[: base.n_end]
-            suffix = chat_messages(request, parsed, start=trace.last + 1)
+            suffix = chat_messages(request, parsed, start=last + 1)
             ids = family.bridge(known[: base.n_prompt], known[base.n_prompt :], suffix, request.tools)
             if ids is not None and tuple(ids[: len(known)]) == known:
-                return Prompt(ids=tuple(ids), base=base, context=trace.context, n_known=trace.last + 1)
+                return Prompt(ids=tuple(ids), base=base, context=trace.context, n_known=last + 1)
         rendered = tuple(family.render(chat_messages(request, parsed), request.tools))
         return Prompt(ids=rendered, base=None, context=trace.context, n_known=0)
 
@@ -126,19 +148,21 @@ class Conversation:
         context = str(interaction.request.get("context", ""))
         self.add(interaction, family.parse(interaction.sampled_ids), context)
 
-    def _trace(self, request: WireRequest) -> _Trace:
-        digest = request.preamble
-        turns: dict[int, Turn] = {}
-        last: int | None = None
-        for index, message in enumerate(request.messages):
+    def _trace(self, request: WireRequest) -> Trace:
+        steps: list[_Step] = []
+        if self.newest.preamble == request.preamble:
+            pairs = zip(self.newest.steps, request.messages, strict=False)
+            same = itertools.takewhile(lambda pair: pair[0].message.digest == pair[1].digest, pairs)
+            steps = [step for step, _ in same]
+        digest, last = (steps[-1].digest, steps[-1].last) if steps else (request.preamble, None)
+        for index in range(len(steps), len(request.messages)):
+            message = request.messages[index]
             turn = self._find(message, digest)
-            if turn is None:
-                digest = _chain(digest, digest_of(message.plain()))
-                continue
-            turns[index] = turn
-            last = index if turn.context == digest else None
-            digest = _chain(digest, turn.interaction_id)
-        return _Trace(context=digest, turns=turns, last=last)
+            if turn is not None:
+                last = index if turn.context == digest else None
+            digest = _chain(digest, message.digest if turn is None else turn.interaction_id)
+            steps.append(_Step(message=message, turn=turn, digest=digest, last=last))
+        return Trace(preamble=request.preamble, steps=tuple(steps))
 
     def _find(self, message: WireMessage, before: str) -> Turn | None:
         if message.role != "assistant":

@@ -17,7 +17,7 @@ from adapters.servers.call import Call
 from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
 from adapters.servers.edge import mark_delivered, read_body, result_of, secret_of, unless_gone
-from adapters.servers.wire import read_request
+from adapters.servers.wire import WireRequest, read_request
 from domain.errors import ConfigurationError, SynthError
 from domain.records.experiment import TokenScope
 
@@ -53,7 +53,7 @@ class _Proxy:
     async def messages(self, request: Request) -> Response:
         """Answer ``POST /v1/messages``."""
         scope = await self._scope(request)
-        body = read_request(await read_body(request))
+        body = await self._read(scope, request)
         call = await self._desk.begin(scope, _agent(request), body)
         if body.stream:
             events = self._events(call)
@@ -66,7 +66,7 @@ class _Proxy:
     async def count_tokens(self, request: Request) -> Response:
         """Answer ``POST /v1/messages/count_tokens``."""
         scope = await self._scope(request)
-        body = read_request(await read_body(request))
+        body = await self._read(scope, request)
         return JSONResponse({"input_tokens": await self._desk.count(scope, _agent(request), body)})
 
     async def models(self, request: Request) -> Response:
@@ -75,6 +75,10 @@ class _Proxy:
         created = "1970-01-01T00:00:00Z"
         model = {"type": "model", "id": scope.model, "display_name": scope.model, "created_at": created}
         return JSONResponse({"data": [model], "has_more": False, "first_id": scope.model, "last_id": scope.model})
+
+    async def _read(self, scope: TokenScope, request: Request) -> WireRequest:
+        data = await read_body(request)
+        return await self._desk.read(scope, _agent(request), lambda before: read_request(data, before))
 
     async def _scope(self, request: Request) -> TokenScope:
         return await self._desk.scope(secret_of(request))

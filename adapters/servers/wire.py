@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from domain.errors import ConfigurationError, boundary
-from domain.records.canonical import canonical_bytes, digest_of
+from domain.records.canonical import digest_of
 from domain.records.chat import ChatMessage, ParsedTurn, ToolCall, ToolSpec
 from domain.records.trial import Purpose
 
@@ -44,7 +44,8 @@ class _Tool(_Tolerant):
 
 class _Body(_Tolerant):
     model: str
-    messages: list[_Message] = Field(min_length=1)
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    """Each is read by itself, unless the conversation has read the very same one before."""
     system: str | list[_Block] | None = None
     tools: list[_Tool] = Field(default_factory=list[_Tool])
     max_tokens: int = Field(default=1, ge=1)
@@ -59,6 +60,18 @@ class WireMessage:
 
     role: str
     blocks: tuple[Block, ...]
+    digest: str = field(init=False, compare=False)
+    """Of role and blocks. Raises ValueError, at construction, for what has no canonical JSON."""
+    n_characters: int = field(init=False, compare=False)
+    """Of texts and tool results: every rendering holds them."""
+    raw: Mapping[str, Any] | None = field(default=None, compare=False)
+    """As it came, for the next request that repeats it; None: not from a request."""
+
+    def __post_init__(self) -> None:
+        """Work out once what every later request would ask again."""
+        results = (_content_text(block.get("content", "")) for block in self.blocks if block["type"] == "tool_result")
+        object.__setattr__(self, "digest", digest_of(self.plain()))
+        object.__setattr__(self, "n_characters", len(self.text) + sum(map(len, results)))
 
     @property
     def text(self) -> str:
@@ -89,42 +102,55 @@ class WireRequest:
     purpose: Purpose
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields that nothing here acts on, as they came; recorded."""
+    preamble: str = field(init=False, compare=False)
+    """Digest of what stands before the messages."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a system prompt or tools that have no canonical JSON."""
+        object.__setattr__(self, "preamble", digest_of({"system": self.system, "tools": self.tools}))
 
     @property
     def n_characters(self) -> int:
         """Characters that every rendering of this conversation holds."""
-        blocks = [block for message in self.messages for block in message.blocks]
-        results = (_content_text(block.get("content", "")) for block in blocks if block["type"] == "tool_result")
-        return len(self.system) + sum(len(message.text) for message in self.messages) + sum(map(len, results))
-
-    @property
-    def preamble(self) -> str:
-        """Digest of what stands before the messages."""
-        return digest_of({"system": self.system, "tools": self.tools})
+        return len(self.system) + sum(message.n_characters for message in self.messages)
 
 
-def read_request(data: bytes) -> WireRequest:
+def read_request(data: bytes, before: Sequence[WireMessage] = ()) -> WireRequest:
     """Read a body of ``/v1/messages`` or ``/v1/messages/count_tokens``; unknown fields are fine.
+
+    Args:
+        data: the body.
+        before: messages of an earlier request of the conversation; one that is there again is not read again, so that
+            a conversation's cost grows with what is new in it.
 
     Raises:
         ConfigurationError: naming the field that is wrong.
     """
-    try:
-        body = _Body.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise ConfigurationError(f"{where}: {first['msg']}") from None
     # What a harness may write and nothing behind this can read is its own fault, never the platform's: a trial whose
     # model fails is run again, so a request must not be able to make it fail.
     with boundary(ConfigurationError, "body"):
-        found = _normal(body)
-        canonical_bytes([found.preamble, [message.blocks for message in found.messages]])
-    return found
+        try:
+            body = _Body.model_validate_json(data)
+        except ValidationError as error:
+            raise _complaint(error) from None
+        messages = tuple(
+            known if (known := _same(before, index, raw)) is not None else _message(index, raw)
+            for index, raw in enumerate(body.messages)
+        )
+        return _normal(body, messages)
 
 
-def _normal(body: _Body) -> WireRequest:
-    messages = tuple(_message(message) for message in body.messages)
+def _complaint(error: ValidationError, *place: str | int) -> ConfigurationError:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in (*place, *first["loc"])) or "body"
+    return ConfigurationError(f"{where}: {first['msg']}")
+
+
+def _same(before: Sequence[WireMessage], index: int, raw: Mapping[str, Any]) -> WireMessage | None:
+    return before[index] if index < len(before) and before[index].raw == raw else None
+
+
+def _normal(body: _Body, messages: tuple[WireMessage, ...]) -> WireRequest:
     if messages[-1].role == "assistant":
         raise ConfigurationError("messages: the last message may not be the assistant's: prefill is not supported")
     return WireRequest(
@@ -219,10 +245,14 @@ def _block_text(block: Block) -> str:
     return str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')} omitted]"
 
 
-def _message(message: _Message) -> WireMessage:
+def _message(index: int, raw: Mapping[str, Any]) -> WireMessage:
+    try:
+        message = _Message.model_validate(raw)
+    except ValidationError as error:
+        raise _complaint(error, "messages", index) from None
     if isinstance(message.content, str):
-        return WireMessage(role=message.role, blocks=({"type": "text", "text": message.content},))
-    return WireMessage(role=message.role, blocks=tuple(_block(block) for block in message.content))
+        return WireMessage(role=message.role, blocks=({"type": "text", "text": message.content},), raw=raw)
+    return WireMessage(role=message.role, blocks=tuple(_block(block) for block in message.content), raw=raw)
 
 
 def _block(block: _Block) -> Block:

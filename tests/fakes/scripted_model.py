@@ -86,10 +86,10 @@ class ScriptedSampler:
 
 
 class TokenBook:
-    """A ledger with one running unit, from which tests issue tokens."""
+    """A ledger with one running unit, from which tests issue tokens; a fake one unless another is given."""
 
-    def __init__(self, clock: SystemClock) -> None:
-        self.ledger = FakeLedger()
+    def __init__(self, clock: SystemClock, ledger: Ledger | None = None) -> None:
+        self.ledger: Ledger = ledger or FakeLedger()
         self._clock = clock
         base = BasePolicy(
             name="tiny",

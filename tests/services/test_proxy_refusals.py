@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from adapters.servers.authority import REMEMBERED_S
 from domain.errors import ConflictError, EvidenceError, SamplerError
 from domain.records.chat import ChatMessage, ToolSpec
 from domain.records.trial import StopReason
@@ -79,6 +80,7 @@ async def test_tokens_are_scoped_and_revocable(process: Process) -> None:
         listed = await client.get("/v1/models", headers=key)
         assert [model["id"] for model in listed.json()["data"]] == [MODEL]
         process.tokens.revoke("t1")
+        await asyncio.sleep(REMEMBERED_S)
         assert (await client.get("/v1/models", headers=key)).status_code == 403
         assert (await client.head("/")).status_code == 200
     assert (await harness.post()).status_code == 403
