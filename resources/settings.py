@@ -53,6 +53,8 @@ class Settings:
     """Kubernetes cluster, asked only when a kubeconfig is named or we run in one."""
     box_directory: Path | None = None
     """Where local boxes live instead of below home."""
+    claude_code_directory: Path | None = None
+    """Where packages of Claude Code lie instead of below home."""
     task_variables: tuple[str, ...] = ()
     """Names of the variables that a task may ask for with ``${VAR}``; wiring reads their values, nothing keeps them."""
 
@@ -70,6 +72,11 @@ class Settings:
     def boxes(self) -> Path:
         """Where local boxes live."""
         return self.box_directory or self.home / "boxes"
+
+    @property
+    def claude_code(self) -> Path:
+        """Packages of Claude Code: an npm prefix for each version."""
+        return self.claude_code_directory or self.home / "claude-code"
 
     @property
     def dagster(self) -> Path:
@@ -162,7 +169,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         ConfigurationError: naming the variable.
     """
     home = Path(environment.get("SYNTH_HOME") or ".synth").expanduser().absolute()
-    boxes = environment.get("SYNTH_BOXES")
+    boxes, claude_code = environment.get("SYNTH_BOXES"), environment.get("SYNTH_CLAUDE_CODE")
     return Settings(
         home=home,
         ledger_url=environment.get("SYNTH_LEDGER_URL") or _ledger_in(home),
@@ -177,6 +184,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         cluster=read_cluster(environment),
         task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
+        claude_code_directory=Path(claude_code).expanduser().absolute() if claude_code else None,
     )
 
 
@@ -199,6 +207,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_DOCKER_HOST": settings.docker_url,
         **environment_of_cluster(settings.cluster),
         "SYNTH_BOXES": str(settings.box_directory or ""),
+        "SYNTH_CLAUDE_CODE": str(settings.claude_code_directory or ""),
         "SYNTH_TASK_VARIABLES": ",".join(settings.task_variables),
     }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from adapters.benchmarks.harbor import HarborTaskSource
 from adapters.clock import SystemClock
+from adapters.engines.claude_code import ClaudeCodeEngine
 from adapters.engines.mini import MiniEngine
 from adapters.engines.nop import NopEngine
 from adapters.engines.oracle import OracleEngine
@@ -70,7 +71,7 @@ def connect(settings: Settings) -> Platform:
         "kubernetes": KubernetesSandbox(settings.cluster),
     }
     variables = _task_variables(settings)
-    engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine())
+    engines: tuple[Engine, ...] = (NopEngine(), OracleEngine(), MiniEngine(), ClaudeCodeEngine(settings.claude_code))
     return Platform(
         clock=clock,
         ledger=SqlLedger(settings.ledger_url),

@@ -14,7 +14,7 @@ from typing import Any
 from adapters.sandboxes.docker_box import DockerBox
 from adapters.sandboxes.docker_engine import LABEL, Engine, Image, apart
 from adapters.sandboxes.egress import EgressProxy, socket_of, sweep_sockets
-from adapters.sandboxes.isolation import INNER
+from adapters.sandboxes.isolation import INNER, TOOLS
 from adapters.sandboxes.labels import Label, boot_id, this_process
 from domain.errors import SandboxError, boundary
 from domain.ports import Box, BoxSpec, Store
@@ -44,6 +44,11 @@ class DockerSandbox:
     def name(self) -> str:
         """``docker``."""
         return "docker"
+
+    @property
+    def binds_toolchains(self) -> bool:
+        """Yes: the engine is this machine's."""
+        return True
 
     def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
         """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
@@ -123,7 +128,9 @@ class DockerSandbox:
         """Return the engine's side of a container: limits, network, capabilities, and the proxy's directory."""
         limits, environment = spec.limits, spec.environment
         memory = None if limits.memory_mb is None else limits.memory_mb * _MB
-        mounts = {} if proxy_socket is None else {str(proxy_socket.parent): {"bind": f"{INNER}/model", "mode": "ro"}}
+        mounts = {each.source: {"bind": f"{TOOLS}/{each.name}", "mode": "ro"} for each in spec.toolchains}
+        if proxy_socket is not None:
+            mounts[str(proxy_socket.parent)] = {"bind": f"{INNER}/model", "mode": "ro"}
         return self._engine.api.create_host_config(
             init=True,
             network_mode=self._engine.network() if environment.network_mode is NetworkMode.PUBLIC else "none",

@@ -23,6 +23,7 @@ from typing import Literal
 
 from adapters.sandboxes.removal import remove_box
 from domain.errors import SandboxError
+from domain.ports import Toolchain
 
 Way = Literal["range", "single"]
 
@@ -32,9 +33,10 @@ HOST_ID_COUNT = 65536
 TOPS = ("tests", "solution", "logs", "tmp", "home", "root", "opt", "var")
 """Directories at the top of every box that it may write; the working directory's comes to them."""
 INNER = "/.synth"
-"""Where the relay and the model socket appear inside."""
+"""Where the relay, the model socket and toolchains appear inside."""
+TOOLS = f"{INNER}/tools"
 PROXY_PORT = 8099
-SKELETON_LAYOUT = 2
+SKELETON_LAYOUT = 3
 """Grows when ``write_skeleton`` writes something else, so that boxes of a newer Synth use no older one."""
 _KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -68,6 +70,7 @@ class Mounts:
     group: Path | None = None
     proxy_socket: Path | None = None
     relay: Path | None = None
+    toolchains: tuple[Toolchain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,12 @@ def _mount_arguments(mounts: Mounts) -> list[str]:
     if mounts.proxy_socket is not None:
         # The directory, not the socket: a model process that starts again makes a new socket under the same name.
         argv += ["--ro-bind", str(mounts.proxy_socket.parent), f"{INNER}/model"]
-    return argv
+    return argv + (_toolchain_arguments(mounts.toolchains) if mounts.toolchains else [])
+
+
+def _toolchain_arguments(toolchains: tuple[Toolchain, ...]) -> list[str]:
+    binds = [part for each in toolchains for part in ("--ro-bind", each.source, f"{TOOLS}/{each.name}")]
+    return ["--tmpfs", TOOLS, *binds, "--remount-ro", TOOLS]
 
 
 def inner_socket(proxy_socket: Path) -> str:
@@ -246,7 +254,8 @@ def write_skeleton(skeleton: Path) -> None:
         (fresh / name).mkdir(parents=True)
     _link_system(fresh)
     (fresh / INNER.strip("/") / "relay.py").touch()
-    (fresh / INNER.strip("/") / "model").mkdir()
+    for name in ("model", "tools"):
+        (fresh / INNER.strip("/") / name).mkdir()
     _write_etc(fresh / "etc")
     for path in (fresh, *fresh.iterdir()):
         if path.is_dir() and not path.is_symlink():

@@ -66,6 +66,11 @@ class LocalSandbox:
         """What boxes see of this machine, read-only."""
         return FIXED
 
+    @property
+    def binds_toolchains(self) -> bool:
+        """Yes."""
+        return True
+
     def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
         """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
         image = not environment.host_runnable

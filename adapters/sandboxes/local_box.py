@@ -205,6 +205,7 @@ class LocalBox:
             group=self._directory / f"group-{user}" if own_names else None,
             proxy_socket=self._proxy_socket,
             relay=_RELAY_FILE if self._proxy_socket is not None and command.dials_proxy else None,
+            toolchains=self._spec.toolchains,
         )
 
     def _tops(self) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from domain.errors import AdmissionError
 from domain.lifecycle.step_view import step_view
 from domain.lifecycle.variables import missing_variables
-from domain.ports import Engine, Sandbox
+from domain.ports import Engine, Sandbox, Toolchain
 from domain.records.canonical import digest_of
+from domain.records.profile import Profile
 from domain.records.task import NetworkMode, NetworkPolicy, ObjectRef, Task, TaskEnvironment, VerifierMode
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
@@ -21,6 +23,29 @@ class TakesTools(Protocol):
     @property
     def takes(self) -> frozenset[str]:
         """``mcp_servers`` and ``skills_dir``, as far as it takes them."""
+        ...
+
+
+@runtime_checkable
+class BringsToolchains(Protocol):
+    """An engine whose harness is no part of a task's image, and that asks something of a model's size."""
+
+    def toolchains(self, profile: Profile) -> tuple[Toolchain, ...]:
+        """Return what a box needs beside its image. Raises AdmissionError when this machine has not got it."""
+        ...
+
+    def check_model(self, profile: Profile, *, context_tokens: int, max_tokens: int) -> None:
+        """Refuse a model that the harness cannot work with. Raises AdmissionError."""
+        ...
+
+
+@runtime_checkable
+class BindsToolchains(Protocol):
+    """A sandbox that binds directories of this machine into its boxes."""
+
+    @property
+    def binds_toolchains(self) -> bool:
+        """Whether it does."""
         ...
 
 
@@ -48,6 +73,22 @@ def task_refusals(task: Task, sandbox: Sandbox, engine: Engine, variables: Mappi
         *missing_variables(task, variables, with_solution=engine.name == "oracle"),
     ]
     return tuple(dict.fromkeys(found))
+
+
+def toolchains_of(profile: Profile, engine: Engine, sandbox: Sandbox) -> tuple[Toolchain, ...]:
+    """Return what the engine's harness needs in every box.
+
+    Raises:
+        AdmissionError: this machine has not got it, or the sandbox binds nothing.
+    """
+    found = engine.toolchains(profile) if isinstance(engine, BringsToolchains) else ()
+    if found and not (isinstance(sandbox, BindsToolchains) and sandbox.binds_toolchains):
+        raise AdmissionError(
+            f"profile {profile.name!r}: sandbox {sandbox.name!r} binds no programs of this machine into its boxes, and "
+            f"engine {engine.name!r} brings its own",
+            hint="put the program into the task's image and name it in settings.binary",
+        )
+    return found
 
 
 def needs(task: Task) -> str:

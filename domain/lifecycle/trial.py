@@ -10,6 +10,7 @@ from domain.lifecycle.deadline import within
 from domain.lifecycle.health import find_illness
 from domain.lifecycle.phases import Scene, act, gather
 from domain.lifecycle.recipe import preparation
+from domain.lifecycle.refusals import toolchains_of
 from domain.lifecycle.steps import is_verified_inside, run_steps
 from domain.lifecycle.teardown import end_box
 from domain.lifecycle.trial_context import TAMPERED, Attempt, TrialContext
@@ -78,6 +79,7 @@ async def _in_box(context: TrialContext, attempt: Attempt, blank: TrialRecord) -
             archive=attempt.task.archive,
             limits=box_limits(task),
             model_access=context.engine.needs_model,
+            toolchains=toolchains_of(context.profile, context.engine, context.sandbox),
         )
     )
     binding: ModelBinding | None = None
@@ -156,12 +158,14 @@ def _bind(context: TrialContext, attempt: Attempt, trial_id: str, box: Box) -> M
     )
     with context.ledger.begin() as tx:
         tx.tokens.issue(context.lease, hashlib.sha256(secret.encode()).hexdigest(), scope)
+        context_tokens = tx.catalog.base_policy(tx.updates.policy(context.policy).base).context_tokens
     return ModelBinding(
         base_url=box.proxy_url,
         socket=box.proxy_socket,
         token=secret,
         model=MODEL_NAME,
         max_tokens=sampling.max_tokens,
+        context_tokens=context_tokens,
     )
 
 

@@ -1,6 +1,6 @@
 """Ports: what the domain needs of the world. Each has one contract suite run over every adapter and the fake."""
 
-from domain.ports.boxes import Box, BoxSpec, BoxStats, Command, CommandResult, Limits, Sandbox
+from domain.ports.boxes import Box, BoxSpec, BoxStats, Command, CommandResult, Limits, Sandbox, Toolchain
 from domain.ports.learning import (
     Contribution,
     ContributionResult,
@@ -42,6 +42,7 @@ __all__ = [
     "StepStatus",
     "Store",
     "TaskSource",
+    "Toolchain",
     "Trainer",
     "TrainingRun",
     "Upload",

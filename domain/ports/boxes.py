@@ -19,6 +19,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """A harness's own programs, which no task's image holds: a directory of this machine, read-only in the box."""
+
+    source: str
+    """Absolute path on this machine."""
+    name: str
+    """It lies at ``/.synth/tools/<name>`` inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSpec:
     """What to create."""
 
@@ -34,6 +44,8 @@ class BoxSpec:
     """The task's files, for sandboxes that build its image."""
     model_access: bool = False
     """Only then is the model proxy reachable, at the addresses in ``Box.proxy_url`` and ``Box.proxy_socket``."""
+    toolchains: tuple[Toolchain, ...] = ()
+    """Bound by sandboxes that can (``lifecycle.refusals.BindsToolchains``); the others are never asked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

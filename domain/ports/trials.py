@@ -23,6 +23,8 @@ class ModelBinding:
     max_tokens: int
     socket: str | None = None
     """Unix socket of the same proxy in the box, where it has one: a harness that speaks it dials no URL."""
+    context_tokens: int = 0
+    """Longest prompt and answer together; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Profile:
     schema_version: int = 1
     name: str
     engine: str
-    """``nop``, ``oracle``, ``mini``, later ``claude-code``."""
+    """``nop``, ``oracle``, ``mini``, ``claude-code``."""
     engine_version: str | None = None
     model: str | None = None
     """A model reference: ``base:NAME`` or ``checkpoint:ID``; None for engines without a model."""

@@ -7,7 +7,7 @@ from domain.errors import AdmissionError, ConfigurationError, NotFoundError
 from domain.ledger_ports import Transaction
 from domain.lifecycle.demand import never_fits, shaped
 from domain.lifecycle.lease import LEASE_TTL_S
-from domain.lifecycle.refusals import task_refusals
+from domain.lifecycle.refusals import BringsToolchains, task_refusals, toolchains_of
 from domain.lifecycle.schedule import n_units
 from domain.lifecycle.time_needed import too_short
 from domain.records.canonical import digest_of
@@ -93,6 +93,7 @@ def _accept(platform: Platform, submission: Submission, holder: str | None) -> A
             task_set, _ = tx.catalog.task_set(reference)
             policy = _policy(tx, platform, actor, submission)
         _admit_tasks(platform, submission.plan, task_set, actor)
+        _admit_harness(platform, submission.plan, actor, policy)
         _check_evaluation(platform, submission.plan)
         actor_digest = publish_profile(platform, actor)
     spec = ExperimentSpec(
@@ -243,6 +244,16 @@ def _admit_tasks(platform: Platform, plan: Plan, task_set: TaskSet, actor: Profi
             f"sandbox {plan.sandbox!r} cannot realise {n_refused} of {counted(task_set.n_tasks, 'task')}:\n"
             f"  {shown}{more}"
         )
+
+
+def _admit_harness(platform: Platform, plan: Plan, actor: Profile, policy: PolicyVersion | None) -> None:
+    """Refuse a harness that this machine has not got, or a model that is too small for it."""
+    engine = platform.engines[actor.engine]
+    toolchains_of(actor, engine, platform.sandboxes[plan.sandbox])
+    if policy is not None and isinstance(engine, BringsToolchains):
+        with platform.ledger.snapshot() as tx:
+            base = tx.catalog.base_policy(policy.base)
+        engine.check_model(actor, context_tokens=base.context_tokens, max_tokens=plan.sampling.max_tokens)
 
 
 def _check_evaluation(platform: Platform, plan: Plan) -> None:
