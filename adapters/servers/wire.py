@@ -281,8 +281,10 @@ def _system(system: str | list[_Block] | None) -> str:
 
 def _purpose(body: _Body, messages: tuple[WireMessage, ...]) -> Purpose:
     """Tell actions of an agent from a harness's own errands: titles, inner web searches, compaction."""
-    titled = not body.tools and "format" in (body.output_config or {})
-    searches = bool(body.tools) and all(tool.input_schema is None for tool in body.tools)
+    if not body.tools and "format" in (body.output_config or {}):
+        return Purpose.TITLE
+    if body.tools and all(tool.input_schema is None for tool in body.tools):
+        return Purpose.SEARCH
     last = messages[-1].blocks[-1:] if messages[-1].role == "user" else ()
     compacts = any(str(block.get("text", "")).startswith(_COMPACTION) for block in last)
-    return Purpose.OTHER if titled or searches or compacts else Purpose.AGENT
+    return Purpose.COMPACTION if compacts else Purpose.AGENT

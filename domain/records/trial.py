@@ -31,9 +31,18 @@ class StopReason(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a model call was for; only actions of agents may train."""
+    """What a model call was for; only actions of agents may train.
+
+    A summary shapes what follows, and yet nobody grades it: it is kept, and not trained on.
+    """
 
     AGENT = "agent"
+    """An action, of the main agent or a delegated one: ``Interaction.agent`` says whose."""
+    TITLE = "title"
+    COMPACTION = "compaction"
+    """A summary with which the harness replaces a history that has become too long."""
+    SEARCH = "search"
+    """A harness's own search of the web, beside the conversation."""
     COUNT = "count"
     OTHER = "other"
 

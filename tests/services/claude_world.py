@@ -9,7 +9,6 @@ from adapters.engines.claude_code import ClaudeCodeEngine
 from adapters.model_client import HttpModelService
 from adapters.sandboxes.local import LocalSandbox
 from adapters.verifiers.script import ScriptVerifier
-from domain.ports import Sandbox
 from domain.records.archive import read_file
 from domain.records.experiment import ExperimentKind
 from domain.records.model import BasePolicy
@@ -23,6 +22,7 @@ from domain.service.publish import publish_task_set
 from domain.service.units import Stage, run_unit
 from tests.fakes.platform import make_platform, write_task
 from tests.fakes.scripted_model import BASE, Process, model_process
+from tests.services.bad_line import BadLine
 from tests.services.claude_tool import VERSION, PartSampler, require_claude
 
 PROFILE = Profile(name="claude", engine="claude-code", engine_version=VERSION, model="base:tiny")
@@ -110,7 +110,7 @@ async def claude_world(
     parts: Mapping[str, list[str | Exception]],
     *,
     context_tokens: int = 400_000,
-    sandbox: Sandbox | None = None,
+    line: BadLine | None = None,
     task: str = "",
     files: Mapping[str, str] | None = None,
     test: str = "echo 1 > /logs/verifier/reward.txt\n",
@@ -121,7 +121,7 @@ async def claude_world(
         home: a short path.
         parts: lines of each part.
         context_tokens: of the policy.
-        sandbox: of the trial; None: local boxes.
+        line: between boxes and proxy; None: a good one.
         task: lines of ``task.toml`` that follow the usual ones.
         files: what lies in the task's working directory.
         test: the verifier's script.
@@ -130,10 +130,13 @@ async def claude_world(
     platform = make_platform(home)
     _publish(platform, home, task, files or {}, test, context_tokens)
     sampler = PartSampler(parts=parts, context_tokens=context_tokens)
-    async with model_process(
-        home / "m", platform.store, sampler=sampler, family=sampler.family, ledger=platform.ledger
-    ) as process:
-        boxes = sandbox or LocalSandbox(home / "boxes", process.endpoints.proxy_socket)
+    async with (
+        model_process(
+            home / "m", platform.store, sampler=sampler, family=sampler.family, ledger=platform.ledger
+        ) as process,
+        (line or BadLine()).between(home / "g" / "p.sock", process.endpoints.proxy_socket) as socket,
+    ):
+        boxes = LocalSandbox(home / "boxes", socket if line else process.endpoints.proxy_socket)
         yield World(
             platform=replace(
                 platform,
