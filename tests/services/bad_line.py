@@ -6,7 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_REFUSED = "HTTP/1.1 {status} No\r\ncontent-type: application/json\r\nconnection: close\r\n{headers}content-length: {size}\r\n\r\n{body}"
+_REFUSED = (
+    "HTTP/1.1 {status} No\r\ncontent-type: application/json\r\nconnection: close\r\n"
+    "{headers}content-length: {size}\r\n\r\n{body}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,7 +193,7 @@ async def test_errands_do_not_train(process: Process) -> None:
     await title.ask("name it", tools=[], output_config={"format": {"type": "json_schema"}})
     await harness.ask("CRITICAL: Respond with TEXT ONLY. Summarise.")
     calls = await harness.calls()
-    assert [call.purpose for call in calls] == [Purpose.AGENT, Purpose.OTHER, Purpose.OTHER]
+    assert [call.purpose for call in calls] == [Purpose.AGENT, Purpose.TITLE, Purpose.COMPACTION]
     assert "<s>system:reminder</s><s>user:go" in ScriptedFamily().decode(calls[0].prompt_ids)
     assert [call.segment for call in calls] == [0, 1, 0]
 
