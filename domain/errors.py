@@ -12,7 +12,8 @@
     ├── AgentError              the harness itself failed
     ├── VerifierError           assessment could not be completed (outcome: ungraded)
     ├── SamplerError            the model could not answer
-    │   └── ContextOverflowError    the prompt does not fit
+    │   ├── ContextOverflowError    the prompt does not fit
+    │   └── OverloadError           it has no room now; asked again, it may
     ├── TrainerError            a learning operation failed or was refused
     ├── StoreError              an object could not be written, read or verified
     ├── LedgerError             the ledger could not commit
@@ -101,6 +102,10 @@ class SamplerError(SynthError):
 
 class ContextOverflowError(SamplerError):
     """The prompt does not fit the model's context."""
+
+
+class OverloadError(SamplerError):
+    """The model has no room for another call now."""
 
 
 class TrainerError(SynthError):

@@ -10,6 +10,7 @@ from adapters.servers.authority import Authority
 from adapters.servers.call import Answer, Call, Job, Trial, call_seed, check_result, ready, recorded_request
 from adapters.servers.conversation import Conversation
 from adapters.servers.delivery import message_of
+from adapters.servers.stops import cut
 from adapters.servers.wire import WireMessage, WireRequest
 from domain.errors import (
     AuthorizationError,
@@ -261,8 +262,12 @@ class CallDesk:
                 )
             )
         check_result(result, job.scope.policy)
+        if job.request.stop_sequences:
+            result, stopped_at = await self._in_renderer(lambda: cut(result, job.family, job.request.stop_sequences))
+        else:
+            stopped_at = None
         parsed = await self._in_renderer(lambda: job.family.parse(result.sampled_ids))
-        message = self._message(job, result, parsed)
+        message = self._message(job, result, parsed, stopped_at)
         async with job.trial.lock:
             interaction = Interaction(
                 interaction_id=self._clock.new_id(),
@@ -291,11 +296,12 @@ class CallDesk:
         self.counters["n_sampled_tokens"] += len(result.sampled_ids)
         return Answer(message=message, turn=turn)
 
-    def _message(self, job: Job, result: SampleResult, parsed: ParsedTurn) -> dict[str, Any]:
+    def _message(self, job: Job, result: SampleResult, parsed: ParsedTurn, stopped_at: str | None) -> dict[str, Any]:
         return message_of(
             parsed,
             model=job.request.model,
             stop_reason=result.stop_reason,
+            stopped_at=stopped_at,
             n_prompt=len(job.prompt.ids),
             n_sampled=len(result.sampled_ids),
             with_thinking=job.request.wants_thinking,

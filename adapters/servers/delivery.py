@@ -12,6 +12,7 @@ from domain.errors import (
     ConfigurationError,
     ContextOverflowError,
     NotFoundError,
+    OverloadError,
     SynthError,
 )
 from domain.records.chat import ParsedTurn
@@ -25,6 +26,7 @@ def message_of(
     *,
     model: str,
     stop_reason: StopReason,
+    stopped_at: str | None = None,
     n_prompt: int,
     n_sampled: int,
     with_thinking: bool,
@@ -39,6 +41,7 @@ def message_of(
         parsed: the turn.
         model: the name the harness asked for, echoed: another name makes it drop thinking blocks.
         stop_reason: of the sampler.
+        stopped_at: the stop sequence that ended the sample; the text ends before it.
         n_prompt: tokens of the prompt.
         n_sampled: tokens sampled.
         with_thinking: whether the harness asked for reasoning.
@@ -49,6 +52,8 @@ def message_of(
         content.append({"type": "thinking", "thinking": parsed.reasoning, "signature": ""})
     unread = [call.raw for call in parsed.tool_calls if call.arguments is None and call.raw not in parsed.text]
     text = "\n".join(part for part in (parsed.text, *unread) if part.strip())
+    if stopped_at is not None:
+        text = text.partition(stopped_at)[0]
     if text:
         content.append({"type": "text", "text": text})
     content.extend(
@@ -62,8 +67,8 @@ def message_of(
         "role": "assistant",
         "model": model,
         "content": content,
-        "stop_reason": _stop_reason(parsed, stop_reason),
-        "stop_sequence": None,
+        "stop_reason": _stop_reason(parsed, stop_reason) if stopped_at is None else "stop_sequence",
+        "stop_sequence": stopped_at,
         "usage": {
             "input_tokens": n_prompt,
             "output_tokens": n_sampled,
@@ -82,7 +87,8 @@ def _stop_reason(parsed: ParsedTurn, stop_reason: StopReason) -> str:
 def events_of(message: Mapping[str, Any]) -> Iterator[bytes]:
     """Yield the server-sent events of a whole message, in order."""
     usage = message["usage"]
-    opening: dict[str, Any] = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    unknown: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    opening: dict[str, Any] = {**message, **unknown, "usage": {**usage, "output_tokens": 1}}
     yield _event("message_start", {"message": opening})
     for index, block in enumerate(message["content"]):
         opened, deltas = _block_events(block)
@@ -90,7 +96,7 @@ def events_of(message: Mapping[str, Any]) -> Iterator[bytes]:
         for delta in deltas:
             yield _event("content_block_delta", {"index": index, "delta": delta})
         yield _event("content_block_stop", {"index": index})
-    ending = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    ending = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
     yield _event("message_delta", {"delta": ending, "usage": {"output_tokens": usage["output_tokens"]}})
     yield _event("message_stop", {})
 
@@ -110,12 +116,15 @@ def _block_events(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[s
 def error_of(error: SynthError) -> tuple[int, dict[str, Any]]:
     """Return HTTP status and body.
 
-    Never 401 or 409: harnesses retry those. Source: facts/proxy.md section 1.5.
+    Never 401 or 409: harnesses retry those. A token that no longer holds is 410: its trial has ended, and so does the
+    harness. Source: facts/proxy.md section 1.5.
     """
     if isinstance(error, ContextOverflowError):
         return 400, error_body("invalid_request_error", error.message)
     if isinstance(error, AuthorizationError):
-        return 403, error_body("permission_error", str(error))
+        return 410, error_body("permission_error", str(error))
+    if isinstance(error, OverloadError):
+        return 529, error_body("overloaded_error", str(error))
     if isinstance(error, ConfigurationError):
         return 400, error_body("invalid_request_error", str(error))
     if isinstance(error, NotFoundError):

@@ -6,24 +6,30 @@ Source: facts/proxy.md sections 0, 1.1, 1.2 and 1.5.
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Match, Route
+from starlette.types import Scope
 
 from adapters.servers.call import Call
 from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
 from adapters.servers.edge import mark_delivered, read_body, result_of, secret_of, unless_gone
 from adapters.servers.wire import WireRequest, read_request
-from domain.errors import ConfigurationError, SynthError
+from domain.errors import AuthorizationError, ConfigurationError, OverloadError, SynthError
 from domain.records.experiment import TokenScope
 
 PING_S = 5.0
 """Between pings while the model works; a harness gives up after its idle limit otherwise."""
 _AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
+_RECORDED = ("anthropic-beta", "user-agent", "x-claude-code-session-id", "x-claude-code-parent-agent-id")
+"""Headers that nothing acts on."""
+_SETTLED_S = 0.05
+_OVERLOADED_S = "2"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -37,12 +43,33 @@ def create_proxy(desk: CallDesk, *, ping_s: float = PING_S) -> Starlette:
     proxy = _Proxy(desk, ping_s)
     return Starlette(
         routes=[
-            Route("/", _alive, methods=["GET", "HEAD"]),
-            Route("/v1/messages", _guarded(proxy.messages), methods=["POST"]),
-            Route("/v1/messages/count_tokens", _guarded(proxy.count_tokens), methods=["POST"]),
-            Route("/v1/models", _guarded(proxy.models), methods=["GET"]),
+            Route("/", _alive, methods=["GET"]),
+            # A base URL may have a path, which says nothing here: the token names the trial.
+            _HeadRoute("/{prefix:path}", _alive, methods=["HEAD"]),
+            *(
+                Route(f"{prefix}/v1/{path}", _guarded(handler), methods=[method])
+                for prefix in ("", "/{prefix:path}")
+                for path, method, handler in (
+                    ("messages", "POST", proxy.messages),
+                    ("messages/count_tokens", "POST", proxy.count_tokens),
+                    ("models", "GET", proxy.models),
+                    ("models/{name}", "GET", proxy.model),
+                )
+            ),
         ]
     )
+
+
+class _HeadRoute(Route):
+    """Answers HEAD alone, and leaves every other method of its paths to other routes."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match HEAD or nothing; a partial match would make 405 of what is not there."""
+        return super().matches(scope) if scope.get("method") == "HEAD" else (Match.NONE, {})
+
+
+class _NoTokenError(AuthorizationError):
+    """Nobody in particular asks."""
 
 
 class _Proxy:
@@ -56,6 +83,7 @@ class _Proxy:
         body = await self._read(scope, request)
         call = await self._desk.begin(scope, _agent(request), body)
         if body.stream:
+            await _settled(call)
             events = self._events(call)
             return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
         answer = await unless_gone(request, call)
@@ -71,17 +99,27 @@ class _Proxy:
 
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` with the one model of the token."""
+        name = (await self._scope(request)).model
+        return JSONResponse({"data": [_listed(name)], "has_more": False, "first_id": name, "last_id": name})
+
+    async def model(self, request: Request) -> Response:
+        """Answer ``GET /v1/models/NAME``."""
         scope = await self._scope(request)
-        created = "1970-01-01T00:00:00Z"
-        model = {"type": "model", "id": scope.model, "display_name": scope.model, "created_at": created}
-        return JSONResponse({"data": [model], "has_more": False, "first_id": scope.model, "last_id": scope.model})
+        if request.path_params["name"] != scope.model:
+            return JSONResponse(error_body("not_found_error", f"there is {scope.model!r} alone"), 404)
+        return JSONResponse(_listed(scope.model))
 
     async def _read(self, scope: TokenScope, request: Request) -> WireRequest:
         data = await read_body(request)
-        return await self._desk.read(scope, _agent(request), lambda before: read_request(data, before))
+        found = await self._desk.read(scope, _agent(request), lambda before: read_request(data, before))
+        headers = {name: request.headers[name] for name in _RECORDED if name in request.headers}
+        return replace(found, extra={**found.extra, "headers": headers}) if headers else found
 
     async def _scope(self, request: Request) -> TokenScope:
-        return await self._desk.scope(secret_of(request))
+        secret = secret_of(request)
+        if not secret:
+            raise _NoTokenError("no token", hint="send it as authorization: Bearer, or as x-api-key")
+        return await self._desk.scope(secret)
 
     async def _events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield a ping at once and while the model works, then the whole message."""
@@ -116,6 +154,21 @@ def _agent(request: Request) -> str:
     return agent
 
 
+async def _settled(call: Call) -> None:
+    """Wait a moment, so that what fails at once is told by its status: after the headers only a 200 is possible.
+
+    Raises:
+        SynthError: as the call ended.
+    """
+    done, _ = await asyncio.wait({call.task}, timeout=_SETTLED_S)
+    if done:
+        result_of(call)
+
+
+def _listed(name: str) -> dict[str, str]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
 async def _alive(_: Request) -> Response:
     return Response()
 
@@ -128,6 +181,10 @@ def _guarded(handler: Handler) -> Handler:
             return await handler(request)
         except BusyError as error:
             return JSONResponse(error_body("rate_limit_error", str(error)), 429, headers={"retry-after": "1"})
+        except _NoTokenError as error:
+            return JSONResponse(error_body("permission_error", str(error)), 403)
+        except OverloadError as error:
+            return JSONResponse(error_of(error)[1], error_of(error)[0], headers={"retry-after": _OVERLOADED_S})
         except SynthError as error:
             status, body = error_of(error)
             return JSONResponse(body, status)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from domain.errors import ConfigurationError, boundary
-from domain.records.canonical import digest_of
+from domain.records.canonical import canonical_bytes, digest_of
 from domain.records.chat import ChatMessage, ParsedTurn, ToolCall, ToolSpec
 from domain.records.trial import Purpose
 
@@ -21,6 +21,10 @@ _BILLING = "x-anthropic-billing-header:"
 _COMPACTION = "CRITICAL: Respond with TEXT ONLY"
 """How the last user block of a compaction request starts. Source: facts/proxy.md section 1.7."""
 _IGNORED = frozenset({"cache_control", "citations"})
+_UNREADABLE = frozenset({"image", "document", "container_upload"})
+"""Blocks of a user that the model cannot see. In a tool's result they are named in words: there they are nobody's
+wish, and refusing them would end the run."""
+_UNRECORDED = frozenset({"metadata"})
 
 
 class _Tolerant(BaseModel):
@@ -52,6 +56,8 @@ class _Body(_Tolerant):
     stream: bool = False
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    stop_sequences: list[str] = Field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +106,15 @@ class WireRequest:
     stream: bool
     wants_thinking: bool
     purpose: Purpose
+    stop_sequences: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields that nothing here acts on, as they came; recorded."""
     preamble: str = field(init=False, compare=False)
     """Digest of what stands before the messages."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a system prompt or tools that have no canonical JSON."""
+        """Raise ValueError for what has no canonical JSON."""
+        canonical_bytes(dict(self.extra))
         object.__setattr__(self, "preamble", digest_of({"system": self.system, "tools": self.tools}))
 
     @property
@@ -156,17 +164,48 @@ def _normal(body: _Body, messages: tuple[WireMessage, ...]) -> WireRequest:
     return WireRequest(
         model=body.model,
         messages=messages,
-        system=_system(body.system),
+        system="\n\n".join(part for part in (_system(body.system), _format(body)) if part),
         tools=tuple(
             ToolSpec(name=tool.name, description=tool.description, schema=tool.input_schema)
-            for tool in body.tools
+            for tool in _chosen(body)
             if tool.input_schema is not None
         ),
         max_tokens=body.max_tokens,
+        stop_sequences=tuple(each for each in body.stop_sequences if each),
+        extra=_extra(body),
         stream=body.stream,
         wants_thinking=(body.thinking or {}).get("type") in ("enabled", "adaptive"),
         purpose=_purpose(body, messages),
     )
+
+
+def _chosen(body: _Body) -> list[_Tool]:
+    """Return the tools that may be used.
+
+    Raises:
+        ConfigurationError: a call is demanded, which sampling cannot promise.
+    """
+    choice = str((body.tool_choice or {}).get("type", "auto"))
+    if choice not in {"auto", "none"}:
+        raise ConfigurationError(f"tool_choice.type: {choice!r} is not supported: the model decides", hint="use auto")
+    return [] if choice == "none" else body.tools
+
+
+def _format(body: _Body) -> str:
+    """Return what the model is told of a format that its answer must have; nothing here constrains its sampling."""
+    wanted = (body.output_config or {}).get("format")
+    schema = cast("Block", wanted).get("schema") if isinstance(wanted, dict) else None
+    if schema is None:
+        return ""
+    written = json.dumps(schema, ensure_ascii=False, sort_keys=True)
+    return f"Answer with one JSON object of this JSON schema, and with nothing else:\n{written}"
+
+
+def _extra(body: _Body) -> dict[str, Any]:
+    """Return the fields that nothing here acts on."""
+    known = {"thinking": body.thinking, "output_config": body.output_config, "tool_choice": body.tool_choice}
+    fields = {**(body.model_extra or {}), **{name: value for name, value in known.items() if value is not None}}
+    return {name: value for name, value in fields.items() if name not in _UNRECORDED}
 
 
 def chat_messages(request: WireRequest, turns: Mapping[int, ParsedTurn], *, start: int = 0) -> tuple[ChatMessage, ...]:
@@ -252,6 +291,10 @@ def _message(index: int, raw: Mapping[str, Any]) -> WireMessage:
         raise _complaint(error, "messages", index) from None
     if isinstance(message.content, str):
         return WireMessage(role=message.role, blocks=({"type": "text", "text": message.content},), raw=raw)
+    for number, block in enumerate(message.content):
+        if block.type in _UNREADABLE:
+            where = f"messages.{index}.content.{number}"
+            raise ConfigurationError(f"{where}: {block.type} blocks are not supported: this model reads text alone")
     return WireMessage(role=message.role, blocks=tuple(_block(block) for block in message.content), raw=raw)
 
 

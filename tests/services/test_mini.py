@@ -269,6 +269,6 @@ async def test_a_refused_model_is_an_agent_error(tmp_path: Path) -> None:
     async with model_process(tmp_path, MemoryStore()) as process:
         ended = await launch(process, tmp_path, token="wrong")
     assert ended.code == 2
-    assert "status 403" in ended.stderr
+    assert "status 410" in ended.stderr
     assert "wrong" not in ended.stderr
     assert ended.duration_s < 10

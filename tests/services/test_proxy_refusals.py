@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from adapters.servers.authority import REMEMBERED_S
-from domain.errors import ConflictError, EvidenceError, SamplerError
+from domain.errors import ConflictError, EvidenceError, OverloadError, SamplerError
 from domain.records.chat import ChatMessage, ToolSpec
 from domain.records.trial import StopReason
 from tests.fakes.scripted_family import ScriptedFamily
@@ -68,22 +68,25 @@ async def test_a_text_that_cannot_fit_is_not_rendered(tmp_path: Path) -> None:
 
 
 async def test_tokens_are_scoped_and_revocable(process: Process) -> None:
-    """No token, a wrong one, an expired and a revoked one are refused with 403, an api key is as good as a bearer."""
+    """A wrong token, an expired and a revoked one are gone, none at all is 403; an api key is as good as a bearer."""
     harness = Harness(process)
     await harness.ask("hello")
     async with httpx.AsyncClient(base_url=process.url) as client:
         key = {"x-api-key": process.tokens.issue("t1")}
         for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": process.tokens.issue("t2", ttl_s=-1)}):
             refused = await client.get("/v1/models", headers=headers)
-            assert refused.status_code == 403
+            assert refused.status_code == (410 if headers else 403), "never 401 or 409, which harnesses try again"
             assert refused.json()["error"]["type"] == "permission_error"
         listed = await client.get("/v1/models", headers=key)
         assert [model["id"] for model in listed.json()["data"]] == [MODEL]
         process.tokens.revoke("t1")
         await asyncio.sleep(REMEMBERED_S)
-        assert (await client.get("/v1/models", headers=key)).status_code == 403
+        assert (await client.get("/v1/models", headers=key)).status_code == 410
         assert (await client.head("/")).status_code == 200
-    assert (await harness.post()).status_code == 403
+    assert (await harness.post()).status_code == 410
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +97,9 @@ async def test_tokens_are_scoped_and_revocable(process: Process) -> None:
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "prefill"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type: 'any' is not supported"),
+        ({"tool_choice": {"type": "tool", "name": "bash"}}, "tool_choice.type: 'tool' is not supported"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content.0: image blocks are not supported"),
         ({"tools": [{"description": "nameless"}]}, "tools.0.name"),
     ],
 )
@@ -140,12 +146,14 @@ async def test_limits_come_from_the_token(process: Process) -> None:
 @pytest.mark.parametrize("fault", [SamplerError("out of memory"), EvidenceError("disk full"), ValueError("a bug")])
 async def test_platform_faults_are_not_the_agents(tmp_path: Path, fault: Exception) -> None:
     """A sampler fault is a 500 without delivery, and publication says that the platform was the reason."""
-    async with model_process(tmp_path, MemoryStore(), [fault, fault, "fine"]) as process:
+    async with model_process(tmp_path, MemoryStore(), [fault, fault, fault, "fine"]) as process:
         harness = Harness(process)
         harness.messages.append({"role": "user", "content": "x"})
         response = await harness.post()
         assert response.status_code == 500
         assert response.json()["error"]["type"] == "api_error"
+        assert (await harness.post(stream=True)).status_code == 500, "what fails at once needs no stream"
+        process.sampler.delay_s = 0.2
         streamed = await harness.post(stream=True)
         assert streamed.status_code == 200
         assert "event: error" in streamed.text
@@ -162,7 +170,20 @@ async def test_a_closed_trial_takes_no_calls(process: Process) -> None:
     await harness.ask("x")
     await process.desk.close_trial("t1")
     harness.messages.append({"role": "user", "content": "late"})
-    assert (await harness.post()).status_code == 403
+    assert (await harness.post()).status_code == 410
+
+
+async def test_an_overloaded_model_is_529(process: Process) -> None:
+    """Harnesses wait as long as they are told and ask again, streaming or not."""
+    process.sampler.script.extend([OverloadError("no room"), OverloadError("no room"), "fine"])
+    harness = Harness(process)
+    harness.messages.append({"role": "user", "content": "x"})
+    for stream in (False, True):
+        response = await harness.post(stream=stream)
+        assert (response.status_code, response.headers["retry-after"]) == (529, "2")
+        assert response.json()["error"]["type"] == "overloaded_error"
+    assert (await harness.post()).json()["content"][0]["text"] == "fine"
+    assert await process.desk.close_trial("t1") == ""
 
 
 async def test_a_flood_is_told_to_wait(tmp_path: Path) -> None:
