@@ -1,23 +1,27 @@
-"""A tokenizer for renderers that never turns the *text* of a control token into the control token.
+"""A tokenizer that never turns the *text* of a control token into the control token, and back.
 
-Renderers join their own scaffolding with what people and tools wrote and encode the result in one pass, so a tool
-result that contains ``<|im_end|>`` would end the turn. Here foreign text is marked before it enters the renderer;
-:meth:`GuardedTokenizer.encode` sees the marks, encodes marked control tokens as plain text and removes the marks.
+Foreign text (of people, tools, model arguments) is marked before it enters a format; :meth:`GuardedTokenizer.encode`
+sees the marks, encodes marked control tokens as plain text and removes the marks. :meth:`GuardedTokenizer.read` is
+the way back: control ids become their text, look-alikes in ordinary text are marked, so a parser that searches for
+``<tool_call>`` finds the token and never its spelling.
 
-Source: facts/learning.md section 6.1 (special-token injection).
+Source: facts/learning.md section 6.1 (special-token injection), facts/proxy.md section 2 ("parse by token id").
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from tokenizers import Tokenizer
 
 from domain.records.canonical import Json
 
-FORMAT_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
-"""Atomic in the format although tokenizers do not call them special. Source: Qwen3 ``tokenizer_config.json``."""
+_CONTROL = re.compile(
+    r"<[|\uff5c][^<>\s]*[|\uff5c]>|</?(?:think|tool_call|tool_response|arg_key|arg_value|sop|eop)>"
+    r"|\uff5cDSML\uff5c|</?dsml:|\[gMASK\]|\[(?:BOS|EOS)\]|/nothink"
+)
+"""Atomic in a format although tokenizers do not call them special. Source: the families' ``tokenizer.json``."""
 
 _MARK = "\ufdd0"  # a Unicode noncharacter; doubled up when foreign text contains it
 _KEPT = _MARK + "0"
@@ -25,9 +29,9 @@ _SPLIT = _MARK + "1"
 
 
 class GuardedTokenizer:
-    """The tokenizer surface renderers need, over a ``tokenizers.Tokenizer``.
+    """The tokenizer surface that formats need, over a ``tokenizers.Tokenizer``.
 
-    Added tokens that are neither special nor part of the format are ordinary text compression and stay usable
+    Added tokens that are neither special nor part of a format are ordinary text compression and stay usable
     everywhere.
     """
 
@@ -44,20 +48,17 @@ class GuardedTokenizer:
         document["added_tokens"] = [token for token in added if not _is_control(token)]
         self._plain = Tokenizer.from_str(json.dumps(document))
         self._control_ids = {token: int(cast("int", tokenizer.token_to_id(token))) for token in controls}
+        self._control_texts = {number: token for token, number in self._control_ids.items()}
         longest_first = sorted(controls, key=len, reverse=True)
-        self._controls = re.compile("(" + "|".join(re.escape(token) for token in longest_first) + ")")
+        self._controls = re.compile("(" + "|".join(re.escape(token) for token in longest_first or ("(?!)",)) + ")")
 
-    def guard(self, text: str, *, keep_format: bool = False) -> str:
-        """Return ``text`` marked so that none of it becomes a control token.
+    def guard(self, text: str) -> str:
+        """Return ``text`` marked so that none of it becomes a control token."""
+        return self._controls.sub(lambda found: _marked(found.group()), text.replace(_MARK, _KEPT))
 
-        ``keep_format`` leaves tokens of :data:`FORMAT_TOKENS` alone: an assistant's own markup.
-        """
-
-        def mark(found: re.Match[str]) -> str:
-            token = found.group()
-            return token if keep_format and token in FORMAT_TOKENS else token[0] + _SPLIT + token[1:]
-
-        return self._controls.sub(mark, text.replace(_MARK, _KEPT))
+    def unguard(self, text: str) -> str:
+        """Return guarded text as it was."""
+        return text.replace(_SPLIT, "").replace(_KEPT, _MARK)
 
     def guard_json(self, value: Json) -> Json:
         """Return a JSON value with every string in it guarded."""
@@ -72,12 +73,8 @@ class GuardedTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return ids; only unmarked control tokens become control ids."""
         if _MARK not in text:
-            return self._full.encode(text, add_special_tokens=add_special_tokens).ids
-        ids: list[int] = []
-        for piece in self._controls.split(text):
-            control = self._control_ids.get(piece)
-            ids.extend(self.encode_plain(_unmark(piece)) if control is None else (control,))
-        return ids
+            return self._encode_full(text, add_special_tokens=add_special_tokens)
+        return [number for piece in self._controls.split(text) if piece for number in self._encode_piece(piece)]
 
     def encode_plain(self, text: str) -> list[int]:
         """Return ids of ``text`` without any control id."""
@@ -88,14 +85,45 @@ class GuardedTokenizer:
         """Return text; special tokens are shown unless skipped."""
         return self._full.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    def read(self, token_ids: Sequence[int]) -> str:
+        """Return guarded text in which exactly the control ids read as control tokens."""
+        return "".join(self._read(token_ids))
+
     def convert_tokens_to_ids(self, tokens: str) -> int | None:
         """Return the id of one token."""
         return self._full.token_to_id(tokens)
 
+    @property
+    def control_ids(self) -> Mapping[str, int]:
+        """Ids of the control tokens by their text."""
+        return self._control_ids
+
+    def _encode_full(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        # The batch form lets other threads run meanwhile and keeps no offsets. Source: facts/proxy.md section 5.
+        return self._full.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def _encode_piece(self, piece: str) -> list[int]:
+        control = self._control_ids.get(piece)
+        if control is not None:
+            return [control]
+        return self.encode_plain(self.unguard(piece)) if _MARK in piece else self._encode_full(piece)
+
+    def _read(self, token_ids: Sequence[int]) -> Iterator[str]:
+        run: list[int] = []
+        for token in token_ids:
+            control = self._control_texts.get(token)
+            if control is None:
+                run.append(token)
+                continue
+            yield self.guard(self.decode(run))
+            yield control
+            run = []
+        yield self.guard(self.decode(run))
+
+
+def _marked(token: str) -> str:
+    return token[0] + _SPLIT + token[1:]
+
 
 def _is_control(token: Mapping[str, object]) -> bool:
-    return bool(token["special"]) or token["content"] in FORMAT_TOKENS
-
-
-def _unmark(text: str) -> str:
-    return text.replace(_SPLIT, "").replace(_KEPT, _MARK)
+    return bool(token["special"]) or _CONTROL.fullmatch(str(token["content"])) is not None

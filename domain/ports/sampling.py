@@ -73,8 +73,17 @@ class Family(Protocol):
         """Return the ids with which the model writes this turn, its stop id included: supervised targets."""
         ...
 
-    def parse(self, sampled_ids: Sequence[int]) -> ParsedTurn:
-        """Read a sampled turn. Never raises on what a model wrote."""
+    def parse(
+        self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec] = (), prompt_ids: Sequence[int] = ()
+    ) -> ParsedTurn:
+        """Read a sampled turn. Never raises on what a model wrote.
+
+        Args:
+            sampled_ids: as sampled, stop id included.
+            tools: what the model could call; their schemas type the arguments.
+            prompt_ids: the prompt (its end is enough); tells whether it opened the reasoning. Without it the
+                prompt is taken to end as ``render`` ends it.
+        """
         ...
 
     def bridge(

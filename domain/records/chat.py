@@ -13,6 +13,10 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Json] | None
     raw: str
+    call_id: str | None = None
+    """The id under which the harness knows the call; results are put into call order by it."""
+    native_id: str | None = None
+    """The id that the model itself wrote (``functions.bash:0``); part of later prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,10 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_name: str | None = None
     tool_call_id: str | None = None
+    reasoning: str = ""
+    """Of an assistant turn; a leading ``<think>`` block of ``content`` is read the same way."""
+    native_call_id: str | None = None
+    """Of a tool result: the id that the model wrote; known from the call when it is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Tokenizer
 
-from adapters.families.guarded_tokenizer import FORMAT_TOKENS, GuardedTokenizer
+from adapters.families.guarded_tokenizer import GuardedTokenizer
 from adapters.families.qwen3 import Qwen3Family
-from adapters.trainers.tokenizer_training import byte_tokenizer
+from adapters.trainers.tokenizer_training import FORMAT_TOKENS, byte_tokenizer
 from domain.errors import ConfigurationError
 from domain.lifecycle.mini_dialogue import BASH, opening
 from domain.ports import Family

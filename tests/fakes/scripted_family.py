@@ -33,8 +33,11 @@ class ScriptedFamily:
         calls = "".join(f"{_CALL}{call.name} {json.dumps(call.arguments)}{_CALL_END}" for call in message.tool_calls)
         return (*(message.content + calls).encode(), END)
 
-    def parse(self, sampled_ids: Sequence[int]) -> ParsedTurn:
-        """Read a turn."""
+    def parse(
+        self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec] = (), prompt_ids: Sequence[int] = ()
+    ) -> ParsedTurn:
+        """Read a turn; arguments are taken as written."""
+        del tools, prompt_ids
         text = self.decode([token for token in sampled_ids if token < START])
         before, *rest = text.split(_CALL)
         calls = tuple(_call(part) for part in rest)
