@@ -48,6 +48,8 @@ class Settings:
     model_threads: int = _MODEL_THREADS
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
     docker_url: str = _DOCKER_URL
+    docker_compose: str = ""
+    """Path of Docker Compose; empty: the plugin of this machine's Docker."""
     """Unix socket of the Docker engine of this machine, asked only when a plan wants its boxes."""
     cluster: Cluster = field(default_factory=Cluster)
     """Kubernetes cluster, asked only when a kubeconfig is named or we run in one."""
@@ -181,6 +183,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
         proxy_host=environment.get("SYNTH_PROXY_HOST") or _PROXY_HOST,
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
+        docker_compose=environment.get("SYNTH_DOCKER_COMPOSE") or "",
         cluster=read_cluster(environment),
         task_variables=_names(environment, "SYNTH_TASK_VARIABLES"),
         box_directory=Path(boxes).expanduser().absolute() if boxes else None,
@@ -205,6 +208,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
         "SYNTH_PROXY_HOST": settings.proxy_host,
         "SYNTH_DOCKER_HOST": settings.docker_url,
+        "SYNTH_DOCKER_COMPOSE": settings.docker_compose,
         **environment_of_cluster(settings.cluster),
         "SYNTH_BOXES": str(settings.box_directory or ""),
         "SYNTH_CLAUDE_CODE": str(settings.claude_code_directory or ""),

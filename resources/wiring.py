@@ -67,7 +67,7 @@ def connect(settings: Settings) -> Platform:
     sandboxes: dict[str, Sandbox] = {
         "local": LocalSandbox(settings.boxes, settings.proxy_socket),
         "memory": MemorySandbox(),
-        "docker": DockerSandbox(settings.docker_url, store, settings.proxy_socket),
+        "docker": DockerSandbox(settings.docker_url, store, settings.proxy_socket, compose=settings.docker_compose),
         "kubernetes": KubernetesSandbox(settings.cluster),
     }
     variables = _task_variables(settings)

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import PurePosixPath
 
+from adapters.benchmarks.compose_files import service_names, wrong_compose
 from adapters.benchmarks.harbor_record import DEFINITIONS, RecordMaker, artifacts
 from adapters.benchmarks.harbor_schema import EnvironmentTable, HarborTask, StepTable
 from adapters.benchmarks.instructions import strip_canary
 from adapters.benchmarks.task_archive import TaskFile
+from domain.lifecycle.compose_rules import MAIN
 from domain.records.task import Artifact, VerifierMode
 
 _BOM = b"\xef\xbb\xbf"
@@ -49,16 +51,21 @@ def _environments(config: HarborTask) -> Iterator[tuple[str, EnvironmentTable | 
 def _services(maker: RecordMaker) -> Iterator[str]:
     """A service other than main exists only in a compose file."""
     config = maker.config
-    if any(f"environment/{name}" in maker.files for name in DEFINITIONS[1:]):
-        return
+    has_file = any(f"environment/{name}" in maker.files for name in DEFINITIONS[1:])
+    known = service_names(maker.files, "environment") | {MAIN}
+    lacks = "is no service of environment/docker-compose.yaml" if has_file else "needs environment/docker-compose.yaml"
     entries = [*config.artifacts, *(entry for step in config.steps or () for entry in step.artifacts)]
+    owners: dict[str, str] = {}
     for artifact in artifacts(entries):
-        if artifact.service is not None:
-            yield f"task.toml: artifacts.service: {artifact.service!r} needs environment/docker-compose.yaml"
+        service = artifact.service or MAIN
+        if service not in known:
+            yield f"task.toml: artifacts.service: {service!r} {lacks}"
+        if owners.setdefault(artifact.source, service) != service:
+            yield f"task.toml: artifacts: {artifact.source!r} of two services; the verifier finds both at one place"
     for table in (config.verifier, *(step.verifier for step in config.steps or ())):
         for hook in table.collect:
-            if hook.service != "main":
-                yield f"task.toml: verifier.collect.service: {hook.service!r} needs environment/docker-compose.yaml"
+            if hook.service not in known:
+                yield f"task.toml: verifier.collect.service: {hook.service!r} {lacks}"
 
 
 def wrong_files(maker: RecordMaker, ignored: tuple[str, ...]) -> Iterator[str]:
@@ -73,6 +80,8 @@ def wrong_files(maker: RecordMaker, ignored: tuple[str, ...]) -> Iterator[str]:
             yield from _instruction(files, f"steps/{step.name}/instruction.md")
             yield from _tests(maker, step, ignored)
     yield from _undeclared_steps(config, files)
+    for context in ("environment", "tests", *(f"steps/{step.name}/tests" for step in config.steps or ())):
+        yield from wrong_compose(files, context)
     yield from (f"{path}: excluded by .harborignore" for path in ignored if path.endswith("solution/solve.sh"))
     for path in ("trajectory.json", *(f"steps/{step.name}/trajectory.json" for step in config.steps or ())):
         if path in files:

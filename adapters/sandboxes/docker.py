@@ -11,15 +11,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from adapters.sandboxes.compose import end_project, start_project, sweep_projects
+from adapters.sandboxes.compose_box import ComposeBox
+from adapters.sandboxes.compose_model import Means
+from adapters.sandboxes.compose_tool import find_compose
 from adapters.sandboxes.docker_box import DockerBox
 from adapters.sandboxes.docker_engine import LABEL, Engine, Image, apart
 from adapters.sandboxes.egress import EgressProxy, socket_of, sweep_sockets
 from adapters.sandboxes.isolation import INNER, TOOLS
 from adapters.sandboxes.labels import Label, boot_id, this_process
 from domain.errors import SandboxError, boundary
+from domain.lifecycle.compose_rules import MAIN
 from domain.ports import Box, BoxSpec, Store
 from domain.records.task import NetworkMode, TaskEnvironment
 
+_NO_COMPOSE = "needs Docker Compose 2.17 or newer: install Docker's compose plugin, or set SYNTH_DOCKER_COMPOSE"
 _MB = 1 << 20
 _OURS = 2
 """Processes of a container that are not the task's: Docker's init, and what it keeps alive."""
@@ -34,11 +40,13 @@ class DockerSandbox:
         url: the engine's Unix socket, as ``unix:///path``.
         store: where task archives lie, for images that are built.
         proxy_socket: Unix socket of the model proxy, mounted in boxes with model access alone.
+        compose: path of Docker Compose; empty: the plugin of this machine's Docker, where there is one.
     """
 
-    def __init__(self, url: str, store: Store, proxy_socket: Path | None) -> None:
+    def __init__(self, url: str, store: Store, proxy_socket: Path | None, *, compose: str = "") -> None:
         self._engine = Engine(url, store)
         self._proxy_socket = proxy_socket
+        self._compose = compose
 
     @property
     def name(self) -> str:
@@ -53,12 +61,13 @@ class DockerSandbox:
     def refusals(self, environment: TaskEnvironment) -> tuple[str, ...]:
         """Name everything of ``environment`` that cannot be realised here; empty: admitted."""
         asked = {
-            "environment/docker-compose.yaml": environment.compose,
             "environment.gpus": bool(environment.gpus),
             "environment.gpu_types": bool(environment.gpu_types),
             f"environment.workdir = {environment.workdir!r}": not environment.workdir.strip("/"),
         }
         refused = [f"{what}: not in a docker box" for what, present in asked.items() if present]
+        if environment.compose and find_compose(self._compose) is None:
+            refused.append(f"environment/docker-compose.yaml: {_NO_COMPOSE}")
         silence = "" if refused else self._engine.silence()
         return (*refused, *([silence] if silence else []))
 
@@ -77,17 +86,43 @@ class DockerSandbox:
             raise SandboxError(f"box {spec.box_id}: no model proxy is running", hint="start the model process")
         proxy_socket = self._proxy_socket if spec.model_access else None
         with boundary(SandboxError, f"create box {spec.box_id}"):
-            image = await apart(lambda: self._engine.image(spec))
+            make = self._make_services if spec.environment.compose else self._make
             async with AsyncExitStack() as undo:
                 egress: EgressProxy | None = None
                 if spec.environment.network_mode is NetworkMode.ALLOWLIST:
                     egress = EgressProxy(spec.environment.allowed_hosts, socket_of(spec.box_id))
                     await undo.enter_async_context(egress)
-                box = await apart(lambda: self._make(spec, image, proxy_socket, egress), forsaken=_discard)
+                box = await apart(lambda: make(spec, proxy_socket, egress), forsaken=_discard)
                 undo.pop_all()  # from here on the box ends it
                 return box
 
-    def _make(self, spec: BoxSpec, image: Image, proxy_socket: Path | None, egress: EgressProxy | None) -> DockerBox:
+    def _make_services(self, spec: BoxSpec, proxy_socket: Path | None, egress: EgressProxy | None) -> DockerBox:
+        program = find_compose(self._compose)
+        if program is None:
+            raise SandboxError(f"box {spec.box_id}: {_NO_COMPOSE}")
+        label = _label(spec)
+        means = Means(
+            label=LABEL,
+            text=_text(label),
+            dropped=tuple(_DROPPED),
+            extra_processes=_OURS,
+            proxy_socket=proxy_socket,
+        )
+        try:
+            services = start_project(self._engine, program, spec, self._engine.context(spec), label, means)
+            image = services.images[MAIN]
+            box = ComposeBox(
+                services, engine=self._engine, spec=spec, image=image, proxy_socket=proxy_socket, egress=egress
+            )
+            box.start()
+        except BaseException:
+            with suppress(SandboxError):
+                end_project(self._engine, spec.box_id)
+            raise
+        return box
+
+    def _make(self, spec: BoxSpec, proxy_socket: Path | None, egress: EgressProxy | None) -> DockerBox:
+        image = self._engine.image(spec)
         container = self._create(spec, image, proxy_socket)
         box = DockerBox(
             engine=self._engine,
@@ -115,7 +150,7 @@ class DockerSandbox:
                 command=["2147483647"],
                 hostname="box",
                 healthcheck={"test": ["NONE"]},  # of what the image runs when it is no box
-                labels={LABEL: json.dumps(asdict(_label(spec)), sort_keys=True)},
+                labels={LABEL: _text(_label(spec))},
                 host_config=self._host(spec, proxy_socket),
             )
         except APIError as error:
@@ -150,12 +185,17 @@ class DockerSandbox:
         sweep_sockets()
         if self._engine.silence():
             return ()
-        ended: list[str] = []
+
+        def is_over(label: Label) -> bool:
+            return now_ms > label.deadline_ms or not label.owner_lives()
+
+        ended: set[str] = set()
         for container, text in list(self._engine.boxes()):
-            label = _read(text)
-            if label is not None and (now_ms > label.deadline_ms or not label.owner_lives()):
+            if (label := _read(text)) is not None and is_over(label):
                 self._engine.remove(container)
-                ended.append(label.box_id)
+                ended.add(label.box_id)
+        parts = (label for text in self._engine.shared_parts() if (label := _read(text)) is not None)
+        ended.update(sweep_projects(self._engine, is_over, [label.box_id for label in parts if is_over(label)]))
         return tuple(sorted(ended))
 
 
@@ -177,6 +217,10 @@ def _label(spec: BoxSpec) -> Label:
         owner_started=started,
         boot=boot_id(),
     )
+
+
+def _text(label: Label) -> str:
+    return json.dumps(asdict(label), sort_keys=True)
 
 
 def _read(text: str) -> Label | None:

@@ -63,6 +63,7 @@ class DockerBox:
         """Directories of the host with what the box wrote: its layer, and the volumes that its image declares."""
         self._relays: dict[int, subprocess.Popen[bytes]] = {}
         """By the port on the container's loopback."""
+        self._executing: Exec | None = None
         self._broken: str | None = None
         self._destroyed = False
 
@@ -79,7 +80,7 @@ class DockerBox:
     def start(self) -> None:
         """Start the container, or start it again after its first process was killed. Blocks for the engine."""
         self._end_relays()
-        self._engine.api.start(self._container)
+        self._start_container()
         state = self._engine.api.inspect_container(self._container)
         if self._init is not None:
             self._init.close()
@@ -89,6 +90,9 @@ class DockerBox:
         self._written = tuple(path for path in (layers.get("UpperDir", ""), *volumes) if path)
         self._kept = self._settled()
         self._furnish()
+
+    def _start_container(self) -> None:
+        self._engine.api.start(self._container)
 
     def _settled(self) -> frozenset[int]:
         """Return the container's own two processes, once both are there."""
@@ -111,6 +115,11 @@ class DockerBox:
                         os.fchmod(directory, _OPEN)
         finally:
             os.close(root)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Directories of this machine with what the container wrote."""
+        return self._written
 
     @property
     def _running(self) -> Init:
@@ -162,6 +171,7 @@ class DockerBox:
         started = await apart(
             lambda: Exec.start(self._engine.api, self._container, command, cwd, bound), forsaken=Exec.let_go
         )
+        self._executing = started
         watching = asyncio.ensure_future(self._watch())
         timed_out = False
         try:
@@ -328,11 +338,15 @@ class DockerBox:
             except (TimeoutError, SandboxError, OSError):
                 if self._init is not None:
                     await apart(self._init.kill)
-            self._end_relays()
             if self._egress is not None:
                 await self._egress.__aexit__()
-            if self._init is not None:
-                self._init.close()
+            self.close()
+
+    def close(self) -> None:
+        """Let go of what we hold of the container, which goes on."""
+        self._end_relays()
+        if self._init is not None:
+            self._init.close()
 
     def remove(self) -> None:
         """End and remove the container. Blocks for the engine. Raises SandboxError when it fails."""

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from adapters.sandboxes.docker_network import join_network
 from domain.errors import NotFoundError, SandboxError
 from domain.ports import BoxSpec, Store
 from domain.records.archive import subtree
-from domain.records.canonical import digest_bytes
-from domain.records.task import ObjectRef, TaskEnvironment
+from domain.records.canonical import canonical_bytes, digest_bytes
+from domain.records.task import ObjectRef
 
 T = TypeVar("T")
 
@@ -124,6 +124,11 @@ class Engine:
                 weakref.finalize(self, self._client.close)
             return self._client
 
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return self._url
+
     def silence(self) -> str:
         """Say why the engine does not answer; empty when it does."""
         if not self._url.startswith("unix://"):
@@ -143,7 +148,7 @@ class Engine:
         environment = spec.environment
         if environment.dockerfile and environment.docker_image is None:
             return self._built(spec)
-        return self._present(environment)
+        return self.present(environment.docker_image or DEFAULT_IMAGE, environment.build_timeout_s)
 
     def _found(self, name: str) -> Image | None:
         from docker.errors import ImageNotFound
@@ -154,15 +159,19 @@ class Engine:
             return None
         return Image(image_id=said["Id"], created=said["Created"], digests=tuple(said.get("RepoDigests") or ()))
 
-    def _present(self, environment: TaskEnvironment) -> Image:
+    def present(self, name: str, limit_s: float) -> Image:
+        """Return an image by its name, pulled within the time unless it is here.
+
+        Raises:
+            SandboxError: it cannot be had.
+        """
         from docker.errors import DockerException
         from urllib3.exceptions import HTTPError
 
-        name = environment.docker_image or DEFAULT_IMAGE
         if (image := self._found(name)) is not None:
             return image
         try:
-            _follow(self.api.pull(name, stream=True, decode=True), environment.build_timeout_s, name)
+            _follow(self.api.pull(name, stream=True, decode=True), limit_s, name)
             image = self._found(name)
         except (DockerException, HTTPError, OSError, SandboxError) as error:
             raise SandboxError(f"image {name} is not on this machine and cannot be pulled: {error}") from error
@@ -173,14 +182,22 @@ class Engine:
     def _built(self, spec: BoxSpec) -> Image:
         tag, context = self._tag(spec)
         try:
-            return self.build(tag, lambda: context or self._context(spec), spec.environment.build_timeout_s)
+            return self.build(tag, lambda: context or self.context(spec), spec.environment.build_timeout_s)
         except SandboxError as error:
             raise SandboxError(
                 f"{spec.environment.context}/Dockerfile of box {spec.box_id}: {error.message}"
             ) from error
 
-    def build(self, tag: str, context: Callable[[], bytes], limit_s: float) -> Image:
+    def build(
+        self, tag: str, context: Callable[[], bytes], limit_s: float, options: Mapping[str, Any] | None = None
+    ) -> Image:
         """Return the image of a tag, built from the tar of its context unless it is here.
+
+        Args:
+            tag: names context and options.
+            context: gives the tar.
+            limit_s: for the build.
+            options: ``dockerfile``, ``target`` and ``args``, as a compose file says them.
 
         Raises:
             SandboxError: it cannot be built within the time.
@@ -188,6 +205,9 @@ class Engine:
         from docker.errors import DockerException
         from urllib3.exceptions import HTTPError
 
+        asked = options or {}
+        given: Mapping[str, Any] = asked.get("args") or {}
+        arguments = {name: str(value or "") for name, value in given.items()}
         with self._lock:
             building = self._building[tag]
         with building:
@@ -204,6 +224,9 @@ class Engine:
                         decode=True,
                         timeout=limit_s,
                         labels={"synth.image": tag},
+                        dockerfile=asked.get("dockerfile"),
+                        target=asked.get("target") or "",
+                        buildargs=arguments,
                     )
                     _follow(answers, limit_s, "build")
             except (DockerException, HTTPError, OSError) as error:
@@ -238,14 +261,19 @@ class Engine:
         known = None if spec.archive is None else self._tags.get((spec.archive, spec.environment.context))
         if known is not None:
             return known, b""
-        context = self._context(spec)
-        tag = f"synth-task:{digest_bytes(context)[:32]}"
+        context = self.context(spec)
+        tag = build_tag(context)
         if spec.archive is not None:
             self._tags[spec.archive, spec.environment.context] = tag
         return tag, context
 
-    def _context(self, spec: BoxSpec) -> bytes:
-        """Return the build context: the directory that the environment names, file modes included."""
+    def context(self, spec: BoxSpec) -> bytes:
+        """Return a tar of the directory that the environment names, file modes included: what its image is built from.
+
+        Raises:
+            SandboxError: the box has no files of a task.
+            NotFoundError: they have no such directory.
+        """
         if spec.archive is None:
             raise SandboxError(f"box {spec.box_id}: a Dockerfile without the files of its task")
         context = subtree(self._store.get(spec.archive), spec.environment.context)
@@ -258,6 +286,25 @@ class Engine:
         if not self._network:
             self._network, self.shield = join_network(self.api, LABEL)
         return self._network
+
+    def shared_parts(self) -> Iterator[str]:
+        """Yield the label of every network and volume that belongs to a box of ours."""
+        chosen = {"label": LABEL}
+        for part in (*self.api.networks(filters=chosen), *(self.api.volumes(filters=chosen)["Volumes"] or ())):
+            labels: Mapping[str, str] = part["Labels"] or {}
+            yield labels.get(LABEL, "")
+
+    def quietly(self, remove: Callable[[], object]) -> None:
+        """Remove something that may be gone already, or that a removal under way still holds: then the next sweep's."""
+        from docker.errors import APIError, DockerException
+
+        try:
+            remove()
+        except APIError as error:
+            if error.status_code not in {403, 404, 409}:
+                raise SandboxError(str(error)) from error
+        except (DockerException, OSError) as error:
+            raise SandboxError(str(error)) from error
 
     def boxes(self) -> Iterator[tuple[str, str]]:
         """Yield (container id, label) of every container of ours on this engine."""
@@ -277,6 +324,12 @@ class Engine:
                 raise SandboxError(f"container {container[:12]} cannot be removed: {error}") from error
         except (DockerException, OSError) as error:
             raise SandboxError(f"container {container[:12]} cannot be removed: {error}") from error
+
+
+def build_tag(context: bytes, options: Mapping[str, Any] | None = None) -> str:
+    """Return the tag of what is built from a context."""
+    named = context if not options else context + canonical_bytes(options)
+    return f"synth-task:{digest_bytes(named)[:32]}"
 
 
 def _ping(path: str) -> None:

@@ -78,6 +78,8 @@ class Exec:
         self._stdin = stdin
         self._ended = asyncio.Event()
         self._pidfd = -1
+        self.pid = 0
+        """As this machine sees it, once it is watched."""
         self._reading: asyncio.Task[None] | None = None
         self.output = Output(output_bytes)
         self.started_s = time.monotonic()
@@ -102,6 +104,7 @@ class Exec:
         while time.monotonic() < deadline_s:
             state = await self._state()
             if state["Pid"]:
+                self.pid = int(state["Pid"])
                 with suppress(ProcessLookupError):
                     self._pidfd = os.pidfd_open(int(state["Pid"]))
                     asyncio.get_running_loop().add_reader(self._pidfd, self._ended.set)

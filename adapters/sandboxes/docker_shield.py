@@ -27,13 +27,24 @@ def shield(bridge: str) -> str:
     program = shutil.which("iptables", path=_PATH)
     if program is None:
         return "public; this machine is reachable: iptables is missing"
-    problems: list[str] = []
-    for chain, match in (("INPUT", []), ("DOCKER-USER", ["-d", _METADATA])):
-        rule = [chain, "-i", bridge, *match, "-m", "conntrack", "--ctstate", "NEW", "-j", "DROP"]
-        if _run(program, "-C", rule):
-            problems.append(_run(program, "-I", rule))
+    problems = [_run(program, "-I", rule) for rule in _rules(bridge) if _run(program, "-C", rule)]
     told = "; ".join(problem for problem in problems if problem)
     return f"public; this machine is reachable: {told}" if told else "public, but not this machine (iptables)"
+
+
+def lift(bridge: str) -> None:
+    """Take the rules of a bridge away that is no more."""
+    program = shutil.which("iptables", path=_PATH)
+    for rule in _rules(bridge) if program is not None and bridge else ():
+        while not _run(program or "", "-D", rule):
+            pass
+
+
+def _rules(bridge: str) -> list[list[str]]:
+    places: tuple[tuple[str, list[str]], ...] = (("INPUT", []), ("DOCKER-USER", ["-d", _METADATA]))
+    return [
+        [chain, "-i", bridge, *match, "-m", "conntrack", "--ctstate", "NEW", "-j", "DROP"] for chain, match in places
+    ]
 
 
 def _run(program: str, action: str, rule: list[str]) -> str:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from domain.errors import BoxContentError, NotFoundError, SandboxError
-from domain.ports import Box, Command, CommandResult
+from domain.lifecycle.compose_rules import MAIN
+from domain.ports import Box, Command, CommandResult, HasServices
 from domain.records.archive import merge_archives, pack_files, paths, place
 from domain.records.profile import Profile
 from domain.records.task import Task
 
 CONVENTION = "/logs/artifacts"
 """Collected whether declared or not. Source: Harbor 0.26 ``models/trial/paths.py``."""
+
+_ANY_SHELL = 'command -v bash >/dev/null && exec bash -c "$0"; exec /bin/sh -c "$0"'
+"""An agent's box has bash; another service may have less."""
 
 
 async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes, tuple[str, ...]]:
@@ -25,6 +29,7 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
         SandboxError: the box failed.
     """
     excluded = {artifact.source: artifact.exclude for artifact in task.artifacts}
+    services = {artifact.source: artifact.service for artifact in task.artifacts}
     declared = list(excluded)
     if not declared:
         declared = [profile.workdir or task.environment.workdir]
@@ -33,11 +38,25 @@ async def collect_outputs(box: Box, task: Task, profile: Profile) -> tuple[bytes
     for path in dict.fromkeys([*declared, *profile.required_outputs]):
         absolute = path if path.startswith("/") else f"{task.environment.workdir.rstrip('/')}/{path}"
         try:
-            parts[absolute] = without(await box.download(absolute), excluded.get(path, ()))
+            owner = await _in_service(box, services.get(path))
+            parts[absolute] = without(await owner.download(absolute), excluded.get(path, ()))
         except NotFoundError:
             missing.append(absolute)
     await _add_convention(box, parts, excluded)
     return place(parts), tuple(missing)
+
+
+async def _in_service(box: Box, name: str | None) -> Box:
+    """Return where a service's files and commands are; the agent's own box for none, and for ``main``.
+
+    Raises:
+        SandboxError: the box has no such service, or it has ended.
+    """
+    if name in {None, MAIN}:
+        return box
+    if not isinstance(box, HasServices):
+        raise SandboxError(f"service {name!r}: this box has no services", hint="admission names this before it runs")
+    return await box.service(str(name))
 
 
 async def _add_convention(box: Box, parts: dict[str, bytes], excluded: Mapping[str, tuple[str, ...]]) -> None:
@@ -76,10 +95,12 @@ async def run_hooks(box: Box, task: Task) -> str:
     """
     failed: list[str] = []
     for hook in task.collect:
-        result = await box.exec(
+        own = hook.service == MAIN
+        where = await _in_service(box, hook.service)
+        result = await where.exec(
             Command(
-                argv=("bash", "-c", hook.command),
-                cwd=task.environment.workdir,
+                argv=("bash", "-c", hook.command) if own else ("/bin/sh", "-c", _ANY_SHELL, hook.command),
+                cwd=task.environment.workdir if own else "/",
                 env=task.environment.env,
                 timeout_s=hook.timeout_s,
                 user=hook.user,

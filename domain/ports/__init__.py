@@ -1,6 +1,16 @@
 """Ports: what the domain needs of the world. Each has one contract suite run over every adapter and the fake."""
 
-from domain.ports.boxes import Box, BoxSpec, BoxStats, Command, CommandResult, Limits, Sandbox, Toolchain
+from domain.ports.boxes import (
+    Box,
+    BoxSpec,
+    BoxStats,
+    Command,
+    CommandResult,
+    HasServices,
+    Limits,
+    Sandbox,
+    Toolchain,
+)
 from domain.ports.learning import (
     Contribution,
     ContributionResult,
@@ -27,6 +37,7 @@ __all__ = [
     "Engine",
     "Evidence",
     "Family",
+    "HasServices",
     "Launch",
     "Limits",
     "ModelBinding",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from domain.records.task import ObjectRef, TaskEnvironment
 
@@ -128,6 +128,18 @@ class Box(Protocol):
 
     async def destroy(self) -> None:
         """End every process and remove everything; twice is fine."""
+        ...
+
+
+@runtime_checkable
+class HasServices(Protocol):
+    """A box in which more than the agent's own container runs."""
+
+    async def service(self, name: str) -> Box:
+        """Return another service's files and commands; what runs there by itself goes on, and ends with the box.
+
+        Raises SandboxError when there is none of this name, or it has ended.
+        """
         ...
 
 
