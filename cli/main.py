@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli import agent, capacity, catalog, demo, run, service, task_check, terminal, train
+from cli import agent, capacity, catalog, claude, demo, run, service, task_check, terminal, train
 from cli.connection import use_home
 from domain.errors import ConfigurationError, SynthError
 
@@ -31,6 +31,7 @@ app.add_typer(catalog.profiles, name="profile")
 app.add_typer(catalog.policies, name="policy")
 service.register(app)
 capacity.register(app)
+claude.register(app)
 demo.register(app)
 
 

@@ -283,6 +283,13 @@ class Tokens(Protocol):
         """Keep a scope under the hash of its secret."""
         ...
 
+    def issue_session(self, secret_sha256: str, scope: TokenScope) -> None:
+        """Keep the scope of a developer's session: of no unit, so that no worker's lease stands behind it.
+
+        Raises ConflictError when the hash is taken.
+        """
+        ...
+
     def scope(self, secret_sha256: str, now_ms: int) -> TokenScope | None:
         """Return the live scope; None when unknown, expired or revoked."""
         ...

@@ -1,5 +1,7 @@
 """Scoped model credentials; only the hashes of their secrets are kept."""
 
+from dataclasses import replace
+
 from sqlalchemy import bindparam, insert, select, update
 
 from adapters.ledgers.schema import tokens
@@ -23,6 +25,13 @@ class SqlTokens:
     def issue(self, lease: Lease, secret_sha256: str, scope: TokenScope) -> None:
         """Keep a scope under the hash of its secret. Raises FenceError; ConflictError when the hash is taken."""
         self._session.prove(lease, scope.unit)
+        self._add(secret_sha256, scope, lease.fence)
+
+    def issue_session(self, secret_sha256: str, scope: TokenScope) -> None:
+        """Keep the scope of a developer's session. Raises ConflictError when the hash is taken."""
+        self._add(secret_sha256, replace(scope, unit=""), 0)
+
+    def _add(self, secret_sha256: str, scope: TokenScope, fence: int) -> None:
         if self._session.one(_GET, secret_sha256=secret_sha256) is not None:
             message = f"the token of trial {scope.trial_id} was issued before"
             raise ConflictError(message, hint="draw a fresh secret for every token")
@@ -36,7 +45,7 @@ class SqlTokens:
                 "expires_ms": scope.expires_ms,
                 "revoked": False,
                 "scope": encoded(scope),
-                "fence": lease.fence,
+                "fence": fence,
             },
         )
 

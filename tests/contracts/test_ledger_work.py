@@ -374,3 +374,17 @@ def test_a_grant_lives_as_long_as_the_lease_it_was_written_under(ledger: Ledger)
     with ledger.begin() as tx:
         tx.grants.end(later)
         assert tx.grants.live(60_002) == ()
+
+
+def test_a_session_has_a_token_of_no_unit(ledger: Ledger) -> None:
+    """A developer's token needs no lease, outlives every worker, and ends when it is revoked."""
+    held = scene(ledger)
+    with ledger.begin() as tx:
+        tx.tokens.issue_session("hash-s", held.scope("session-1"))
+        with pytest.raises(ConflictError):
+            tx.tokens.issue_session("hash-s", held.scope("session-2"))
+        tx.tokens.revoke_stale(held.unit, 99)
+    with ledger.begin() as tx:
+        assert tx.tokens.scope("hash-s", 0) == replace(held.scope("session-1"), unit="")
+        tx.tokens.revoke_trial("session-1")
+        assert tx.tokens.scope("hash-s", 0) is None

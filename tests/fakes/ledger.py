@@ -368,10 +368,16 @@ class _Tokens:
 
     def issue(self, lease: Lease, secret_sha256: str, scope: TokenScope) -> None:
         self._state.prove(lease, scope.unit)
+        self._add(secret_sha256, scope, lease.fence)
+
+    def issue_session(self, secret_sha256: str, scope: TokenScope) -> None:
+        self._add(secret_sha256, dataclasses.replace(scope, unit=""), 0)
+
+    def _add(self, secret_sha256: str, scope: TokenScope, fence: int) -> None:
         if secret_sha256 in self._state.tokens:
             message = f"the token of trial {scope.trial_id} was issued before"
             raise ConflictError(message)
-        self._state.tokens[secret_sha256] = (scope, lease.fence, False)
+        self._state.tokens[secret_sha256] = (scope, fence, False)
 
     def scope(self, secret_sha256: str, now_ms: int) -> TokenScope | None:
         scope, _, revoked = self._state.tokens.get(secret_sha256, (None, 0, True))
