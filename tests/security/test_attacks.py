@@ -32,7 +32,6 @@ ATTACKS = {**AGENTS, **LIBRARYS}
 SCORED, UNGRADED = AssessmentOutcome.SCORED, AssessmentOutcome.UNGRADED
 SYSTEMS = frozenset({"A9", "A15", "A16", "A19", "A20", "A22", "A26", "A28", "A29", "A44"})
 """Agents' attacks on what a sandbox provides. Containers are slow: on a laptop they get these and the library's."""
-_HERE = Path(__file__).parent
 
 
 @pytest.fixture(params=KINDS)
@@ -52,8 +51,8 @@ async def test_no_attack_changes_the_truth(arena: Range, name: str) -> None:
         assert (found.reward, found.tampered) in attack.allowed(arm), (arm, found)
 
 
-def test_every_attack_of_the_table_is_tried_or_listed() -> None:
-    """A1 to A52: each has a row or a test here, or a reason in the README why it does not apply yet."""
+def test_every_attack_of_the_table_is_tried() -> None:
+    """A1 to A52: each has a row or a test here."""
     source = Path(__file__).read_text(encoding="utf-8")
     tried = {int(name.split()[0][1:]) for name in ATTACKS}
     tried |= {
@@ -62,9 +61,7 @@ def test_every_attack_of_the_table_is_tried_or_listed() -> None:
         for number in number
         if number
     }
-    listed = {int(n) for n in re.findall(r"^\| A(\d+) \|", (_HERE / "README.md").read_text("utf-8"), re.MULTILINE)}
-    assert tried | listed == set(range(1, 53))
-    assert not tried & listed
+    assert tried == set(range(1, 53))
 
 
 async def test_a1_nothing_of_the_tests_is_in_an_agents_box(arena: Range) -> None:
