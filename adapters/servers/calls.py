@@ -266,7 +266,9 @@ class CallDesk:
             result, stopped_at = await self._in_renderer(lambda: cut(result, job.family, job.request.stop_sequences))
         else:
             stopped_at = None
-        parsed = await self._in_renderer(lambda: job.family.parse(result.sampled_ids))
+        parsed = await self._in_renderer(
+            lambda: job.family.parse(result.sampled_ids, job.request.tools, job.prompt.ids)
+        )
         message = self._message(job, result, parsed, stopped_at)
         async with job.trial.lock:
             interaction = Interaction(

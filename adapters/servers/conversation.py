@@ -146,7 +146,7 @@ class Conversation:
         """Take a call over from the journal, after a restart."""
         self.n_calls += 1
         context = str(interaction.request.get("context", ""))
-        self.add(interaction, family.parse(interaction.sampled_ids), context)
+        self.add(interaction, family.parse(interaction.sampled_ids, (), interaction.prompt_ids), context)
 
     def _trace(self, request: WireRequest) -> Trace:
         steps: list[_Step] = []

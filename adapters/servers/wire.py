@@ -238,7 +238,7 @@ def chat_messages(request: WireRequest, turns: Mapping[int, ParsedTurn], *, star
 
 def _assistant(message: WireMessage, turn: ParsedTurn | None) -> ChatMessage:
     if turn is not None:
-        return ChatMessage(role="assistant", content=turn.text, tool_calls=turn.tool_calls)
+        return ChatMessage(role="assistant", content=turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning)
     calls = tuple(
         ToolCall(
             name=str(block.get("name", "")),
@@ -248,7 +248,8 @@ def _assistant(message: WireMessage, turn: ParsedTurn | None) -> ChatMessage:
         for block in message.blocks
         if block["type"] == "tool_use"
     )
-    return ChatMessage(role="assistant", content=message.text, tool_calls=calls)
+    thought = "\n".join(str(block.get("thinking", "")) for block in message.blocks if block["type"] == "thinking")
+    return ChatMessage(role="assistant", content=message.text, tool_calls=calls, reasoning=thought)
 
 
 def _user(message: WireMessage, calls: Mapping[str, tuple[int, str]]) -> Iterator[ChatMessage]:
