@@ -25,14 +25,13 @@ from adapters.sandboxes.memory import MemorySandbox
 from adapters.stores.directory import DirectoryStore
 from adapters.stores.records import StoredRecords
 from adapters.verifiers.script import ScriptVerifier
-from domain.errors import ConfigurationError
 from domain.ledger_ports import Ledger
 from domain.ports import DatumTables, Engine, Family, PolicyMaker, Progress, Sandbox, Store
 from domain.records.assessment import Datum
 from domain.records.chat import Demonstration, ToolSpec
+from domain.records.family import FamilyAbility, FamilyOptions
 from domain.records.model import BasePolicy, PolicyRecipe
 from domain.records.task import ObjectRef
-from domain.records.wording import one_of
 from domain.service.platform import Platform
 from resources.settings import Settings, read_settings
 
@@ -108,20 +107,22 @@ def family_of_tokenizer(tokenizer_json: bytes) -> Family:
     return Qwen3Family.from_json(tokenizer_json)
 
 
-def family_of_base(base: BasePolicy, store: Store) -> Family:
+def family_of_base(base: BasePolicy, store: Store, options: FamilyOptions | None = None) -> Family:
     """Return a base policy's native format.
 
     Raises:
-        ConfigurationError: no such family.
+        ConfigurationError: no such family, or the policy's files are of another one.
     """
-    from adapters.families.qwen3 import Qwen3Family
+    from adapters.families.registry import family_of_policy
 
-    families = {"qwen3": Qwen3Family}
-    if base.family not in families:
-        raise ConfigurationError(
-            f"base policy {base.name!r}: family: no family {base.family!r}", hint=one_of(base.family, families)
-        )
-    return families[base.family].from_base(base, store)
+    return family_of_policy(base, store, options)
+
+
+def ability_of_base(base: BasePolicy, store: Store) -> FamilyAbility:
+    """Return whether a base policy can be sampled and whether it can be trained, with reasons."""
+    from adapters.families.registry import ability_of_policy
+
+    return ability_of_policy(base, store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

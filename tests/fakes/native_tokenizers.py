@@ -46,7 +46,16 @@ HARMONY = (
     *("<|startoftext|>", "<|endoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>"),
     *("<|message|>", "<|call|>"),
 )
-CONTROLS = {"qwen": CHATML, "deepseek": DEEPSEEK, "glm": GLM, "kimi": KIMI, "gpt-oss": HARMONY}
+CONTROLS = {
+    "qwen2.5": tuple(token for token in CHATML if "think" not in token and "tool_response" not in token),
+    "qwen": CHATML,
+    "deepseek-v4.1": DEEPSEEK,
+    "deepseek-v4": tuple(token for token in DEEPSEEK if token != "<｜System｜>"),
+    "deepseek": tuple(token for token in DEEPSEEK if token not in {"<｜System｜>", "｜DSML｜"}),
+    "glm": GLM,
+    "kimi": KIMI,
+    "gpt-oss": HARMONY,
+}
 
 _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
