@@ -1,6 +1,7 @@
 """A bad line between a harness and the model proxy: it cuts answers, and refuses as an overloaded server does."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class BadLine:
 
     faults: dict[int, Refusal | Cut] = field(default_factory=dict[int, Refusal | Cut])
     n_calls: int = 0
+    paths: Counter[str] = field(default_factory=Counter[str])
+    """How often each was asked."""
     met: list[Refusal | Cut] = field(default_factory=list[Refusal | Cut])
 
     @asynccontextmanager
@@ -61,6 +64,7 @@ class BadLine:
         headers = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         fault: Refusal | Cut | None = None
+        self.paths[lines[0].split(" ")[1].partition("?")[0]] += 1
         if " /v1/messages?" in lines[0]:
             fault = self.faults.pop(self.n_calls, None)
             self.n_calls += 1

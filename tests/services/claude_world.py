@@ -1,6 +1,6 @@
 """A trial of Claude Code as an experiment runs it: real ledger, store, boxes, proxy and harness; a policy in parts."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from adapters.engines.claude_code import ClaudeCodeEngine
 from adapters.model_client import HttpModelService
 from adapters.sandboxes.local import LocalSandbox
 from adapters.verifiers.script import ScriptVerifier
+from domain.ports import Sandbox
 from domain.records.archive import read_file
 from domain.records.experiment import ExperimentKind
 from domain.records.model import BasePolicy
@@ -78,16 +79,20 @@ class Ended:
 
 
 def _publish(
-    platform: Platform, home: Path, task: str, files: Mapping[str, str], test: str, context_tokens: int
+    platform: Platform, home: Path, words: tuple[str, str, str], files: Mapping[str, str], context_tokens: int
 ) -> None:
+    task, image, test = words
     directory = write_task(home / "tasks", "work", test=test)
     (directory / "instruction.md").write_text("[[part:main]] Do the work.\n")
     text = (directory / "task.toml").read_text()
-    if files:
+    if any(not name.startswith("steps/") for name in files):
         text = text.replace("[metadata]\n", '[metadata]\nhost_files = "environment/files"\n')
+    if image:
+        text = text.replace("host_runnable = true\n", "")
+        (directory / "environment" / "Dockerfile").write_text(f"FROM {image}\nWORKDIR /app\nRUN chmod 777 /app\n")
     (directory / "task.toml").write_text(text + task)
     for name, content in files.items():
-        path = directory / "environment" / "files" / name
+        path = directory / name if name.startswith("steps/") else directory / "environment" / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     publish_task_set(platform, parse_reference("team/work@v1", field="test"), str(home / "tasks"))
@@ -111,7 +116,9 @@ async def claude_world(
     *,
     context_tokens: int = 400_000,
     line: BadLine | None = None,
+    sandbox: Callable[[Platform, Path], Sandbox] | None = None,
     task: str = "",
+    image: str = "",
     files: Mapping[str, str] | None = None,
     test: str = "echo 1 > /logs/verifier/reward.txt\n",
 ) -> AsyncGenerator[World]:
@@ -122,13 +129,15 @@ async def claude_world(
         parts: lines of each part.
         context_tokens: of the policy.
         line: between boxes and proxy; None: a good one.
+        sandbox: made of the platform and the proxy's socket; None: local boxes.
         task: lines of ``task.toml`` that follow the usual ones.
-        files: what lies in the task's working directory.
+        image: what the task's own is built from; empty: it needs none.
+        files: what lies in the task's working directory; below ``steps/``: in the task's.
         test: the verifier's script.
     """
     packages = require_claude()
     platform = make_platform(home)
-    _publish(platform, home, task, files or {}, test, context_tokens)
+    _publish(platform, home, (task, image, test), files or {}, context_tokens)
     sampler = PartSampler(parts=parts, context_tokens=context_tokens)
     async with (
         model_process(
@@ -136,7 +145,8 @@ async def claude_world(
         ) as process,
         (line or BadLine()).between(home / "g" / "p.sock", process.endpoints.proxy_socket) as socket,
     ):
-        boxes = LocalSandbox(home / "boxes", socket if line else process.endpoints.proxy_socket)
+        reached = socket if line else process.endpoints.proxy_socket
+        boxes = LocalSandbox(home / "boxes", reached) if sandbox is None else sandbox(platform, reached)
         yield World(
             platform=replace(
                 platform,
