@@ -87,12 +87,14 @@ def _run(arguments: Sequence[str], model: str, max_tokens: int, binary: Path | N
     from adapters.engines.claude_code_environment import check_size
     from domain.ports import ModelBinding
     from domain.service.developer_session import close_session, model_of_session, open_session
-    from resources.wiring import family_of_base
+    from resources.wiring import ability_of_base
 
     opened, where = existing_platform(), settings()
     environment = dict(os.environ)  # noqa: TID251 - the developer's own, which their harness inherits
     policy, base = model_of_session(opened, model)
-    family_of_base(base, opened.store)  # says so when nothing here speaks its format
+    ability = ability_of_base(base, opened.store)
+    if not ability.can_infer:
+        raise ConfigurationError(f"{model}: {'; '.join(ability.no_inference)}", hint="name another model")
     check_size(model, context_tokens=base.context_tokens, max_tokens=max_tokens)
     program, base_url = _program(binary), _proxy(where)
     check_developer(environment, arguments, Path.cwd())

@@ -11,6 +11,10 @@ from domain.errors import ConfigurationError, SamplerError
 BODY_LIMIT_BYTES = 64_000_000
 
 
+class TooLargeError(ConfigurationError):
+    """A body is longer than anybody's conversation."""
+
+
 def secret_of(request: Request) -> str:
     """Return the token that a request carries, as a bearer or as an API key; empty: none."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -23,14 +27,14 @@ async def read_body(request: Request) -> bytes:
     """Return the body.
 
     Raises:
-        ConfigurationError: it is longer than :data:`BODY_LIMIT_BYTES`.
+        TooLargeError: it is longer than :data:`BODY_LIMIT_BYTES`.
     """
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > BODY_LIMIT_BYTES:
-            raise ConfigurationError(f"body: more than {BODY_LIMIT_BYTES} bytes")
+            raise TooLargeError(f"body: more than {BODY_LIMIT_BYTES} bytes")
         parts.append(part)
     return b"".join(parts)
 

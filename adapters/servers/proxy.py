@@ -18,7 +18,7 @@ from starlette.types import Scope
 from adapters.servers.call import Call
 from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
-from adapters.servers.edge import mark_delivered, read_body, result_of, secret_of, unless_gone
+from adapters.servers.edge import TooLargeError, mark_delivered, read_body, result_of, secret_of, unless_gone
 from adapters.servers.wire import WireRequest, read_request
 from domain.errors import AuthorizationError, ConfigurationError, OverloadError, SynthError
 from domain.records.experiment import TokenScope
@@ -183,6 +183,8 @@ def _guarded(handler: Handler) -> Handler:
             return JSONResponse(error_body("rate_limit_error", str(error)), 429, headers={"retry-after": "1"})
         except _NoTokenError as error:
             return JSONResponse(error_body("permission_error", str(error)), 403)
+        except TooLargeError as error:
+            return JSONResponse(error_body("request_too_large", str(error)), 413)
         except OverloadError as error:
             return JSONResponse(error_of(error)[1], error_of(error)[0], headers={"retry-after": _OVERLOADED_S})
         except SynthError as error:

@@ -4,7 +4,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from adapters.engines.claude_code_environment import MODEL_NAMES
+from domain.errors import AdmissionError
+from domain.maths.stitching import trajectories_of
 from domain.records.archive import read_file
 from domain.records.trial import Purpose, TrialOutcome
 from tests.services.bad_line import BadLine, Cut, Refusal
@@ -64,6 +68,9 @@ async def test_sub_agents_are_told_apart(tmp_path: Path) -> None:
     assert played == lines, "nobody was asked twice, and nobody got another's lines"
     assert {name for name in lines if ended.output(f"app/{name}") == f"{name}\n"} == lines.keys() - {"main"}
     assert_exact(ended.calls)
+    rows = trajectories_of(ended.calls, trial_id=ended.record.trial_id)
+    assert sum(map(len, (row.logprobs for row in rows))) == sum(each.n_sampled_ids for each in ended.calls)
+    assert [int(row.starts.sum()) for row in rows] == [1] * 5, "one row for each agent, each sampled token once"
     assert {each.segment for each in ended.calls} == {0}
     assert sorted(Counter(each.agent for each in ended.calls).values()) == [2, 2, 2, 3, 3]
     assert sum(each.agent == "main" for each in ended.calls) == 3
@@ -117,6 +124,17 @@ async def test_it_sums_up_and_goes_on(tmp_path: Path) -> None:
     assert [each.purpose for each in ended.calls] == [*[Purpose.AGENT] * 5, Purpose.COMPACTION, *[Purpose.AGENT] * 2]
     assert [each.segment for each in ended.calls] == [*[0] * 5, 1, 2, 2]
     assert_exact(ended.calls)
+    (row,) = trajectories_of(ended.calls, trial_id=ended.record.trial_id)
+    assert row.starts.tolist() == [True, False, False, False, False, True, False], "and the summary trains nothing"
     kept = world.sampler.family.decode(ended.calls[6].prompt_ids)
     assert "Letters were shown." in kept
     assert "| tr '\\\\0' e" in kept, "the harness keeps its newest turns beside the summary"
+
+
+async def test_acceptance_says_what_is_missing(tmp_path: Path) -> None:
+    """A version that is not installed here and a model that is too small are refused before anything runs."""
+    async with claude_world(tmp_path, {}, context_tokens=16_000) as world:
+        with pytest.raises(AdmissionError, match=r"2\.1\.1.*npm install --ignore-scripts"):
+            await world.trial(replace(PROFILE, engine_version="2.1.1"))
+        with pytest.raises(AdmissionError, match="at least 19000 tokens with answers of 4000; the model has 16000"):
+            await world.trial()

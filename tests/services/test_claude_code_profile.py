@@ -11,6 +11,7 @@ import pytest
 
 from adapters.engines.claude_code import HOME, ClaudeCodeEngine
 from adapters.engines.claude_code_environment import compaction_threshold
+from adapters.inputs.documents import read_profile
 from adapters.sandboxes.local import LocalSandbox
 from adapters.sandboxes.memory import MemorySandbox
 from domain.errors import AdmissionError, ConfigurationError
@@ -192,3 +193,8 @@ def unpacked(tar: bytes) -> dict[str, tuple[bytes, int]]:
     with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
         opened = {member.name: (archive.extractfile(member), member.mode) for member in archive}
         return {name: (file.read(), mode) for name, (file, mode) in opened.items() if file is not None}
+
+
+def test_the_example_is_a_profile(engine: ClaudeCodeEngine) -> None:
+    """The document that people copy is read and checked."""
+    engine.check(read_profile(Path("examples/claude-code.json")))
