@@ -47,6 +47,8 @@ class Settings:
     """What all units together may have under way."""
     model_threads: int = _MODEL_THREADS
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
+    metrics: tuple[str, int] | None = None
+    """Host and port of the model process's figures and health; None: nowhere."""
     docker_url: str = _DOCKER_URL
     docker_compose: str = ""
     """Path of Docker Compose; empty: the plugin of this machine's Docker."""
@@ -171,6 +173,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         ConfigurationError: naming the variable.
     """
     home = Path(environment.get("SYNTH_HOME") or ".synth").expanduser().absolute()
+    metrics_port = _port(environment, "SYNTH_METRICS_PORT", 0)
     boxes, claude_code = environment.get("SYNTH_BOXES"), environment.get("SYNTH_CLAUDE_CODE")
     return Settings(
         home=home,
@@ -182,6 +185,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         budget=read_budget(environment.get("SYNTH_BUDGET", "")),
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
         proxy_host=environment.get("SYNTH_PROXY_HOST") or _PROXY_HOST,
+        metrics=(environment.get("SYNTH_METRICS_HOST") or _PROXY_HOST, metrics_port) if metrics_port else None,
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
         docker_compose=environment.get("SYNTH_DOCKER_COMPOSE") or "",
         cluster=read_cluster(environment),
@@ -207,6 +211,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_BUDGET": write_budget(settings.budget),
         "SYNTH_MODEL_THREADS": str(settings.model_threads),
         "SYNTH_PROXY_HOST": settings.proxy_host,
+        "SYNTH_METRICS_HOST": settings.metrics[0] if settings.metrics else "",
+        "SYNTH_METRICS_PORT": str(settings.metrics[1]) if settings.metrics else "",
         "SYNTH_DOCKER_HOST": settings.docker_url,
         "SYNTH_DOCKER_COMPOSE": settings.docker_compose,
         **environment_of_cluster(settings.cluster),

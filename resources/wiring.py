@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adapters.benchmarks.harbor import HarborTaskSource
 from adapters.clock import SystemClock
@@ -34,6 +35,9 @@ from domain.records.model import BasePolicy, PolicyRecipe
 from domain.records.task import ObjectRef
 from domain.service.platform import Platform
 from resources.settings import Settings, read_settings
+
+if TYPE_CHECKING:
+    from adapters.servers.model_process import Endpoints
 
 
 def settings_from_environment(home: Path | str | None = None) -> Settings:
@@ -137,6 +141,11 @@ class Bases:
         with self.ledger.snapshot() as tx:
             return tx.catalog.base_policy(digest)
 
+    def check_ledger(self) -> None:
+        """Raise LedgerError while the ledger does not answer."""
+        with self.ledger.snapshot() as tx:
+            tx.tokens.scope("", 0)
+
     def family_of(self, policy: str) -> Family:
         """Return the native format of a served policy version. Raises NotFoundError."""
         with self.ledger.snapshot() as tx:
@@ -167,6 +176,19 @@ def pin_images(
     return pin(directory, out, prefix, publish, progress)
 
 
+def _endpoints(settings: Settings) -> "Endpoints":
+    from adapters.servers.model_process import Endpoints
+
+    return Endpoints(
+        proxy_socket=settings.proxy_socket,
+        control_socket=settings.control_socket,
+        host=settings.proxy_host,
+        port=settings.proxy_port,
+        port_file=settings.run / "proxy.port",
+        metrics=settings.metrics,
+    )
+
+
 async def run_model_process(settings: Settings, on_ready: Callable[[int], None]) -> None:
     """Serve sampler, trainer and proxy until SIGTERM. It needs no base policy: versions are loaded when asked for.
 
@@ -184,7 +206,8 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     from adapters.samplers.transformers import TransformersSampler
     from adapters.servers.calls import CallDesk
     from adapters.servers.control import create_control
-    from adapters.servers.model_process import Endpoints, serve
+    from adapters.servers.metrics import CallMetrics, create_metrics
+    from adapters.servers.model_process import serve
     from adapters.servers.proxy import create_proxy
     from adapters.stores.arrow import ArrowDatumTables
     from adapters.trainers.peft import PeftTrainer
@@ -194,13 +217,16 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     evidence = JournalEvidence(settings.journal, platform.store)
     sampler = TransformersSampler(platform.store, bases.by_digest, threads=settings.model_threads)
     n_calls = settings.budget.model_calls
+    metrics = CallMetrics()
     desk = CallDesk(
         sampler=sampler if n_calls is None else BoundedSampler(sampler, n_calls),
         family_of=bases.family_of,
         evidence=evidence,
         ledger=platform.ledger,
         clock=platform.clock,
+        observe=metrics.observe,
     )
+    metrics.follow(lambda: desk.counters, lambda: {"n_calls_in_flight": desk.n_in_flight, **evidence.counters()})
     trainer = PeftTrainer(platform.store, ArrowDatumTables(platform.store), settings.home / "trainer", bases.by_digest)
 
     async def stop() -> None:
@@ -208,17 +234,12 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
         await evidence.close()
 
     await serve(
-        Endpoints(
-            proxy_socket=settings.proxy_socket,
-            control_socket=settings.control_socket,
-            host=settings.proxy_host,
-            port=settings.proxy_port,
-            port_file=settings.run / "proxy.port",
-        ),
+        _endpoints(settings),
         proxy=create_proxy(desk),
         control=create_control(
             desk=desk, sampler=sampler, evidence=evidence, trainer=trainer, counters=evidence.counters
         ),
+        metrics=create_metrics(metrics, bases.check_ledger),
         on_ready=on_ready,
         on_stop=stop,
     )

@@ -38,6 +38,8 @@ class Trial:
     calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
     tasks: set[asyncio.Task[Answer]] = field(default_factory=set[asyncio.Task[Answer]])
     n_recorded: int = 0
+    n_tokens: int = 0
+    """Of prompts and samples so far, calls under way included as far as they are known."""
     closed: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a number is given and the call is written, so that numbers have no holes."""

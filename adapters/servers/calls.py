@@ -53,7 +53,14 @@ class CallDesk:
     """Takes requests of harnesses to recorded answers. Lives in one event loop."""
 
     def __init__(
-        self, *, sampler: Sampler, family_of: Callable[[str], Family], evidence: Evidence, ledger: Ledger, clock: Clock
+        self,
+        *,
+        sampler: Sampler,
+        family_of: Callable[[str], Family],
+        evidence: Evidence,
+        ledger: Ledger,
+        clock: Clock,
+        observe: Callable[[float], None] = lambda _: None,
     ) -> None:
         """Wire the desk.
 
@@ -63,7 +70,9 @@ class CallDesk:
             evidence: the journal.
             ledger: token scopes and policy versions; asked through a thread.
             clock: time and ids.
+            observe: told how many seconds each answered call took, from its prompt to its record.
         """
+        self._observe = observe
         self._sampler = sampler
         self._family_of = family_of
         self._evidence = evidence
@@ -135,6 +144,7 @@ class CallDesk:
             raise AuthorizationError("this trial has ended")
         if len(trial.tasks) >= CALLS_AT_ONCE:
             raise BusyError(f"{counted(len(trial.tasks), 'call')} of this trial are under way")
+        self._check_budget(scope, trial, len(prompt.ids))
         conversation.n_calls += 1
         job = Job(
             scope=scope,
@@ -199,6 +209,15 @@ class CallDesk:
         limit = self._sampler.context_tokens - 1
         if n_prompt > limit:
             raise ContextOverflowError(f"prompt is too long: {n_prompt} tokens > {limit} maximum")
+
+    @staticmethod
+    def _check_budget(scope: TokenScope, trial: Trial, n_prompt: int) -> None:
+        """Refuse a call that the trial's budget has no room for, in a way that ends a harness."""
+        if scope.trial_tokens is not None and trial.n_tokens + n_prompt >= scope.trial_tokens:
+            raise AuthorizationError(
+                f"this trial has used {trial.n_tokens} of its {scope.trial_tokens} tokens, and asks for {n_prompt} more"
+            )
+        trial.n_tokens += n_prompt
 
     @staticmethod
     def _repeated(trial: Trial, conversation: Conversation, agent: str, context: str) -> Call | None:
@@ -292,7 +311,9 @@ class CallDesk:
             )
             await self._evidence.append(interaction)
             job.trial.n_recorded += 1
+            job.trial.n_tokens += len(result.sampled_ids)
             turn = job.conversation.add(interaction, parsed, job.prompt.context)
+        self._observe(self._clock.monotonic_s() - started_s)
         self.counters["n_answered"] += 1
         self.counters["n_prompt_tokens"] += len(job.prompt.ids)
         self.counters["n_sampled_tokens"] += len(result.sampled_ids)
@@ -317,7 +338,8 @@ class CallDesk:
             return known
         family = await self._family(scope.policy)
         staged = await self._evidence.staged(scope.trial_id)
-        fresh = Trial(n_recorded=len(staged))
+        spent = sum(call.n_prompt_ids + call.n_sampled_ids for call in staged)
+        fresh = Trial(n_recorded=len(staged), n_tokens=spent)
 
         def restore() -> None:
             for interaction in staged:

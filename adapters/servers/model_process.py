@@ -30,6 +30,8 @@ class Endpoints:
     host: str = "127.0.0.1"
     port: int = 0
     """Of the proxy on TCP; 0: a free one."""
+    metrics: tuple[str, int] | None = None
+    """Host and port of figures and health; None: nowhere."""
     port_file: Path | None = None
     """Receives the port number once the process answers, and is removed when it stops."""
     stop_timeout_s: int = 5
@@ -41,6 +43,7 @@ async def serve(
     *,
     proxy: Starlette,
     control: Starlette,
+    metrics: Starlette | None = None,
     on_ready: Callable[[int], None] | None = None,
     on_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
@@ -50,6 +53,7 @@ async def serve(
         endpoints: where to listen.
         proxy: the app for harnesses.
         control: the app for runs.
+        metrics: the app for whoever watches, where the endpoints have a place for it.
         on_ready: called with the TCP port once both answer.
         on_stop: awaited after the last request: drain calls, close the journal.
 
@@ -58,14 +62,17 @@ async def serve(
         ConfigurationError: an address cannot be used.
     """
     with contextlib.ExitStack() as stack:
-        proxy_unix = stack.enter_context(_unix_socket(endpoints.proxy_socket, 0o666))
-        control_unix = stack.enter_context(_unix_socket(endpoints.control_socket, 0o600))
-        proxy_tcp = stack.enter_context(_tcp_socket(endpoints.host, endpoints.port))
-        port = int(proxy_tcp.getsockname()[1])
-        servers = (_server(proxy, endpoints), _server(control, endpoints))
+        listening = [
+            (proxy, _proxy_sockets(stack, endpoints)),
+            (control, [stack.enter_context(_unix_socket(endpoints.control_socket, 0o600))]),
+        ]
+        port = int(listening[0][1][1].getsockname()[1])
+        if metrics is not None and endpoints.metrics is not None:
+            listening.append((metrics, [stack.enter_context(_tcp_socket(*endpoints.metrics))]))
+        servers = tuple(_server(app, endpoints) for app, _ in listening)
         tasks = [
-            asyncio.create_task(servers[0].serve(sockets=[proxy_unix, proxy_tcp])),
-            asyncio.create_task(servers[1].serve(sockets=[control_unix])),
+            asyncio.create_task(server.serve(sockets=sockets))
+            for server, (_, sockets) in zip(servers, listening, strict=True)
         ]
         try:
             with _stopped_by_signals(servers):
@@ -83,8 +90,14 @@ async def serve(
                 await on_stop()
 
 
+def _proxy_sockets(stack: contextlib.ExitStack, endpoints: Endpoints) -> list[socket.socket]:
+    """Return the Unix socket that is bound into boxes, and the TCP one."""
+    unix = stack.enter_context(_unix_socket(endpoints.proxy_socket, 0o666))
+    return [unix, stack.enter_context(_tcp_socket(endpoints.host, endpoints.port))]
+
+
 class _Server(uvicorn.Server):
-    """Leaves signals to :func:`serve`: two servers share this process."""
+    """Leaves signals to :func:`serve`: several servers share this process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -187,7 +200,7 @@ def _tcp_socket(host: str, port: int) -> Generator[socket.socket]:
         try:
             listener.bind((host, port))
         except OSError as error:
-            raise ConfigurationError(f"model proxy at {host}:{port}: {error}", hint="choose another port") from error
+            raise ConfigurationError(f"model process at {host}:{port}: {error}", hint="choose another port") from error
         yield listener
     finally:
         listener.close()

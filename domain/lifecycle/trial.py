@@ -155,6 +155,7 @@ def _bind(context: TrialContext, attempt: Attempt, trial_id: str, box: Box) -> M
         max_tokens=sampling.max_tokens,
         temperature=sampling.temperature,
         seed=attempt.seed,
+        trial_tokens=sampling.trial_tokens,
     )
     with context.ledger.begin() as tx:
         tx.tokens.issue(context.lease, hashlib.sha256(secret.encode()).hexdigest(), scope)

@@ -155,3 +155,5 @@ class TokenScope:
     max_tokens: int
     temperature: float
     seed: int
+    trial_tokens: int | None = None
+    """Bound on prompt and sampled tokens of all calls; None: none."""

@@ -83,6 +83,8 @@ class Sampling:
 
     temperature: float = 1.0
     max_tokens: int = 256
+    trial_tokens: int | None = None
+    """Bound on prompt and sampled tokens of all calls of one trial; past it the model answers no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

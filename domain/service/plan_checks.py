@@ -23,7 +23,8 @@ _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 _AT_LEAST_ONE = (
     "attempts", "tasks", "concurrency", "shard_tasks", "evaluate_attempts", "sampling.max_tokens",
-    "optimisation.lora_rank", "optimisation.lora_alpha", "overrides.memory_mb", "overrides.storage_mb",
+    "sampling.trial_tokens", "optimisation.lora_rank", "optimisation.lora_alpha", "overrides.memory_mb",
+    "overrides.storage_mb",
 )  # fmt: skip
 _NOT_NEGATIVE = (
     "infra_retries", "batches", "groups_per_batch", "evaluate_every", "sampling.temperature",
@@ -36,8 +37,9 @@ _POSITIVE = (
 _AT_MOST = {
     "attempts": 10_000, "tasks": 10**9, "concurrency": 10_000, "shard_tasks": 10**9, "infra_retries": 100,
     "batches": 10**6, "groups_per_batch": 10**6, "evaluate_every": 10**6, "evaluate_attempts": 10_000,
-    "sampling.max_tokens": 10**7, "sampling.temperature": 100, "optimisation.lora_rank": 10**5,
-    "optimisation.lora_alpha": 10**6, "agent_timeout_s": 1e8, "verifier_timeout_s": 1e8, "trial_deadline_s": 1e8,
+    "sampling.max_tokens": 10**7, "sampling.trial_tokens": 10**12, "sampling.temperature": 100,
+    "optimisation.lora_rank": 10**5, "optimisation.lora_alpha": 10**6,
+    "agent_timeout_s": 1e8, "verifier_timeout_s": 1e8, "trial_deadline_s": 1e8,
 }  # fmt: skip
 """Far above what anybody means, and below what overflows a clock or fills the memory with waiting trials."""
 _COLDEST = 1e-3

@@ -7,10 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from starlette.applications import Starlette
+
 from adapters.clock import SystemClock
 from adapters.evidence import JournalEvidence
 from adapters.servers.calls import CallDesk
 from adapters.servers.control import create_control
+from adapters.servers.metrics import CallMetrics, create_metrics
 from adapters.servers.model_process import Endpoints, serve
 from adapters.servers.proxy import create_proxy
 from domain.errors import ContextOverflowError, NotFoundError
@@ -126,7 +129,14 @@ class TokenBook:
             self._lease = tx.units.acquire(UNIT, "tests", clock.now_ms(), 3600.0)
 
     def issue(
-        self, trial_id: str, *, secret: str = "", model: str = MODEL, max_tokens: int = 500, ttl_s: float = 600.0
+        self,
+        trial_id: str,
+        *,
+        secret: str = "",
+        model: str = MODEL,
+        max_tokens: int = 500,
+        ttl_s: float = 600.0,
+        trial_tokens: int | None = None,
     ) -> str:
         """Return the secret of a new token."""
         secret = secret or self._clock.new_secret()
@@ -140,6 +150,7 @@ class TokenBook:
             max_tokens=max_tokens,
             temperature=1.0,
             seed=7,
+            trial_tokens=trial_tokens,
         )
         with self.ledger.begin() as tx:
             tx.tokens.issue(self._lease, hashlib.sha256(secret.encode()).hexdigest(), scope)
@@ -169,6 +180,38 @@ class Process:
         await asyncio.shield(self.serving)
 
 
+def _endpoints(directory: Path, host: str, metrics_port: int | None) -> Endpoints:
+    return Endpoints(
+        host=host,
+        proxy_socket=directory / "p.sock",
+        control_socket=directory / "c.sock",
+        port_file=directory / "port",
+        metrics=None if metrics_port is None else (host, metrics_port),
+    )
+
+
+def _desk(
+    sampler: ScriptedSampler, family: Family, evidence: JournalEvidence, ledger: Ledger
+) -> tuple[CallDesk, Starlette]:
+    """Return the desk, and the app that tells its figures."""
+    metrics = CallMetrics()
+    desk = CallDesk(
+        sampler=sampler,
+        family_of=lambda _: family,
+        evidence=evidence,
+        ledger=ledger,
+        clock=SystemClock(),
+        observe=metrics.observe,
+    )
+    metrics.follow(lambda: desk.counters, lambda: {"n_calls_in_flight": desk.n_in_flight, **evidence.counters()})
+
+    def answers() -> None:
+        with ledger.snapshot() as tx:
+            tx.tokens.scope("", 0)
+
+    return desk, create_metrics(metrics, answers)
+
+
 @contextlib.asynccontextmanager
 async def model_process(
     directory: Path,
@@ -182,32 +225,27 @@ async def model_process(
     tokens: TokenBook | None = None,
     ledger: Ledger | None = None,
     host: str = "127.0.0.1",
+    metrics_port: int | None = None,
 ) -> AsyncGenerator[Process]:
     """Serve in this event loop until the block ends; stopping and starting again is a restart."""
-    clock = SystemClock()
-    tokens = tokens or TokenBook(clock)
+    tokens = tokens or TokenBook(SystemClock())
     sampler = sampler or ScriptedSampler(script=list(script))
-    spoken = family or ScriptedFamily()
     evidence = JournalEvidence(directory / "journal", store)
-    desk = CallDesk(
-        sampler=sampler, family_of=lambda _: spoken, evidence=evidence, ledger=ledger or tokens.ledger, clock=clock
-    )
-    endpoints = Endpoints(
-        host=host, proxy_socket=directory / "p.sock", control_socket=directory / "c.sock", port_file=directory / "port"
-    )
+    desk, watched = _desk(sampler, family or ScriptedFamily(), evidence, ledger or tokens.ledger)
+    endpoints = _endpoints(directory, host, metrics_port)
     ready = asyncio.get_running_loop().create_future()
 
     async def stop() -> None:
         await desk.drain(wait_s=5.0)
         await evidence.close()
 
+    control = create_control(desk=desk, sampler=sampler, evidence=evidence, trainer=trainer, counters=evidence.counters)
     serving = asyncio.create_task(
         serve(
             endpoints,
             proxy=create_proxy(desk, ping_s=ping_s),
-            control=create_control(
-                desk=desk, sampler=sampler, evidence=evidence, trainer=trainer, counters=evidence.counters
-            ),
+            control=control,
+            metrics=watched,
             on_ready=ready.set_result,
             on_stop=stop,
         )

@@ -214,3 +214,21 @@ async def test_sockets_are_private_and_not_shared(process: Process, tmp_path: Pa
     with pytest.raises(ConflictError):
         async with model_process(second, MemoryStore()):
             pass
+
+
+async def test_a_trials_token_budget_ends_it(tmp_path: Path) -> None:
+    """Prompts and samples of all its agents count, also over a restart; the refusal is one that stops a harness."""
+    store = MemoryStore()
+    async with model_process(tmp_path, store) as process:
+        token = process.tokens.issue("t1", trial_tokens=200)
+        one, two = Harness(process, token=token), Harness(process, token=token, agent="a1")
+        await one.ask("hello")
+        await two.ask("hello")
+        used = sum(call.n_prompt_ids + call.n_sampled_ids for call in await one.calls())
+        tokens = process.tokens
+    async with model_process(tmp_path, store, tokens=tokens) as process:
+        again = Harness(process, token=token)
+        refused = await again.post(messages=[{"role": "user", "content": "x" * (200 - used)}])
+        assert refused.status_code == 410
+        assert f"{used} of its 200 tokens" in refused.json()["error"]["message"]
+        assert len(await again.calls()) == 2
