@@ -8,12 +8,10 @@ the way back: control ids become their text, look-alikes in ordinary text are ma
 Source: facts/learning.md section 6.1 (special-token injection), facts/proxy.md section 2 ("parse by token id").
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from domain.records.canonical import Json
 
@@ -31,8 +29,8 @@ _SPLIT = _MARK + "1"
 class GuardedTokenizer:
     """The tokenizer surface that formats need, over a ``tokenizers.Tokenizer``.
 
-    Added tokens that are neither special nor part of a format are ordinary text compression and stay usable
-    everywhere.
+    Added tokens that are neither special nor part of a format are ordinary text compression and stay usable, but in
+    text that spells a control token.
     """
 
     name_or_path = "local"
@@ -42,14 +40,10 @@ class GuardedTokenizer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Read the control tokens of ``tokenizer``."""
         self._full = tokenizer
-        document = cast("dict[str, list[dict[str, object]]]", json.loads(tokenizer.to_str()))
-        added = document["added_tokens"]
-        controls = [str(token["content"]) for token in added if _is_control(token)]
-        document["added_tokens"] = [token for token in added if not _is_control(token)]
-        self._plain = Tokenizer.from_str(json.dumps(document))
-        self._control_ids = {token: int(cast("int", tokenizer.token_to_id(token))) for token in controls}
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._control_ids = {token.content: number for number, token in added if _is_control(token)}
         self._control_texts = {number: token for token, number in self._control_ids.items()}
-        longest_first = sorted(controls, key=len, reverse=True)
+        longest_first = sorted(self._control_ids, key=len, reverse=True)
         self._controls = re.compile("(" + "|".join(re.escape(token) for token in longest_first or ("(?!)",)) + ")")
 
     def guard(self, text: str) -> str:
@@ -77,9 +71,11 @@ class GuardedTokenizer:
         return [number for piece in self._controls.split(text) if piece for number in self._encode_piece(piece)]
 
     def encode_plain(self, text: str) -> list[int]:
-        """Return ids of ``text`` without any control id."""
-        # Ids of added tokens shift when others are missing, so the token strings are looked up again.
-        return [cast("int", self._full.token_to_id(token)) for token in self._plain.encode(text).tokens]
+        """Return ids of ``text`` by the vocabulary alone, without any added token."""
+        normalizer, splitter = self._full.normalizer, self._full.pre_tokenizer
+        normal = normalizer.normalize_str(text) if normalizer else text
+        pieces = [piece for piece, _ in splitter.pre_tokenize_str(normal)] if splitter else [normal]
+        return [token.id for piece in pieces for token in self._full.model.tokenize(piece)]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return text; special tokens are shown unless skipped."""
@@ -125,5 +121,5 @@ def _marked(token: str) -> str:
     return token[0] + _SPLIT + token[1:]
 
 
-def _is_control(token: Mapping[str, object]) -> bool:
-    return bool(token["special"]) or _CONTROL.fullmatch(str(token["content"])) is not None
+def _is_control(token: AddedToken) -> bool:
+    return token.special or _CONTROL.fullmatch(token.content) is not None

@@ -131,7 +131,10 @@ class NativeFamily(ABC):
         system = guarded[0].content if guarded[0].role == "system" else None
         rest = guarded[1:] if system is not None else guarded
         opening = self._open(system, self._tools(tools))
-        return (*opening, *self._tokens.encode(self._conversation(rest, has_tools=bool(tools))))
+        # What the model wrote is encoded apart from the prompt before it, as when it was sampled: a newline on each
+        # side of that place would be one token otherwise. Source: facts/proxy.md section 5 ("partial encoding").
+        pieces = self._conversation(rest, has_tools=bool(tools))
+        return (*opening, *(number for piece in pieces for number in self._tokens.encode(piece)))
 
     def assistant_turn(self, message: ChatMessage) -> tuple[int, ...]:
         """Return the ids with which the model would have written this turn, stop id included.
@@ -268,25 +271,27 @@ class NativeFamily(ABC):
 
     # --- shared ---------------------------------------------------------------------------------------
 
-    def _conversation(self, messages: Sequence[ChatMessage], *, has_tools: bool) -> str:
+    def _conversation(self, messages: Sequence[ChatMessage], *, has_tools: bool) -> list[str]:
+        """Return the pieces of a conversation: in turn what prompts and what the model wrote."""
         forgetting = self.options.history is History.TEMPLATE and self._forgets(has_tools=has_tools)
-        parts: list[str] = []
+        pieces = [""]
         run: list[ChatMessage] = []
         stop: str | None = None
         for index, message in enumerate(messages):
             if message.role != "assistant":
                 run.append(message)
                 continue
-            parts.append(self._run(run, stop))
+            pieces[-1] += self._run(run, stop)
             follower = messages[index + 1].role if index + 1 < len(messages) else None
             stop = self._stop(message, follower)
             if forgetting and not self._kept(messages, index):
-                parts.append(self._forgotten(message, stop, run))
+                pieces[-1] += self._forgotten(message, stop, run) + self.between
             else:
-                parts += [self._prompt(run), self._body_after(message, stop, run)]
-            parts.append(self.between)
+                pieces[-1] += self._prompt(run)
+                pieces += [self._body_after(message, stop, run), self.between]
             run = []
-        return "".join([*parts, self._run(run, stop), self._prompt(run)])
+        pieces[-1] += self._run(run, stop) + self._prompt(run)
+        return pieces
 
     def _messages(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Return guarded messages, results in call order.

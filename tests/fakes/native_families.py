@@ -72,5 +72,12 @@ def encoded(family: NativeFamily, text: str) -> list[int]:
     return byte_vocabulary(family.family).encode(text, add_special_tokens=False).ids
 
 
+def only_id(family: NativeFamily, token: str) -> int:
+    """Return the id of a control token in the real vocabulary."""
+    number = real_vocabulary(family.family).token_to_id(token)
+    assert number is not None, token
+    return number
+
+
 def _made(family: type[NativeFamily], options: FamilyOptions, vocabulary: Callable[[str], Tokenizer]) -> NativeFamily:
     return family(vocabulary(family.family), options)
