@@ -9,6 +9,7 @@ from adapters.servers.call import Answer, Call
 from domain.errors import ConfigurationError, SamplerError
 
 BODY_LIMIT_BYTES = 64_000_000
+_SETTLED_S = 0.05
 
 
 class TooLargeError(ConfigurationError):
@@ -48,6 +49,17 @@ def result_of(call: Call) -> Answer:
     if call.task.cancelled():
         raise SamplerError("the call was ended")
     return call.task.result()
+
+
+async def settled(call: Call) -> None:
+    """Wait a moment, so that what fails at once is told by its status: after the headers only a 200 is possible.
+
+    Raises:
+        SynthError: as the call ended.
+    """
+    done, _ = await asyncio.wait({call.task}, timeout=_SETTLED_S)
+    if done:
+        result_of(call)
 
 
 async def unless_gone(request: Request, call: Call) -> Answer | None:

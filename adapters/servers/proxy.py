@@ -1,4 +1,4 @@
-"""The model proxy: Anthropic Messages for native harnesses. Generates fully, records, then delivers.
+"""The model proxy: Anthropic Messages, and OpenAI's dialects beside them. Generates fully, records, then delivers.
 
 Source: facts/proxy.md sections 0, 1.1, 1.2 and 1.5.
 """
@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -18,7 +19,16 @@ from starlette.types import Scope
 from adapters.servers.call import Call
 from adapters.servers.calls import BusyError, CallDesk
 from adapters.servers.delivery import PING, error_body, error_event, error_of, events_of
-from adapters.servers.edge import TooLargeError, mark_delivered, read_body, result_of, secret_of, unless_gone
+from adapters.servers.edge import (
+    TooLargeError,
+    mark_delivered,
+    read_body,
+    result_of,
+    secret_of,
+    settled,
+    unless_gone,
+)
+from adapters.servers.openai_routes import openai_routes
 from adapters.servers.wire import WireRequest, read_request
 from domain.errors import AuthorizationError, ConfigurationError, OverloadError, SynthError
 from domain.records.experiment import TokenScope
@@ -28,7 +38,6 @@ PING_S = 5.0
 _AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _RECORDED = ("anthropic-beta", "user-agent", "x-claude-code-session-id", "x-claude-code-parent-agent-id")
 """Headers that nothing acts on."""
-_SETTLED_S = 0.05
 _OVERLOADED_S = "2"
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -56,6 +65,7 @@ def create_proxy(desk: CallDesk, *, ping_s: float = PING_S) -> Starlette:
                     ("models/{name}", "GET", proxy.model),
                 )
             ),
+            *openai_routes(desk, ping_s=ping_s),
         ]
     )
 
@@ -83,7 +93,7 @@ class _Proxy:
         body = await self._read(scope, request)
         call = await self._desk.begin(scope, _agent(request), body)
         if body.stream:
-            await _settled(call)
+            await settled(call)
             events = self._events(call)
             return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
         answer = await unless_gone(request, call)
@@ -100,7 +110,8 @@ class _Proxy:
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` with the one model of the token."""
         name = (await self._scope(request)).model
-        return JSONResponse({"data": [_listed(name)], "has_more": False, "first_id": name, "last_id": name})
+        ends = {"has_more": False, "first_id": name, "last_id": name}
+        return JSONResponse({"object": "list", "data": [_listed(name)], **ends})
 
     async def model(self, request: Request) -> Response:
         """Answer ``GET /v1/models/NAME``."""
@@ -154,19 +165,10 @@ def _agent(request: Request) -> str:
     return agent
 
 
-async def _settled(call: Call) -> None:
-    """Wait a moment, so that what fails at once is told by its status: after the headers only a 200 is possible.
-
-    Raises:
-        SynthError: as the call ended.
-    """
-    done, _ = await asyncio.wait({call.task}, timeout=_SETTLED_S)
-    if done:
-        result_of(call)
-
-
-def _listed(name: str) -> dict[str, str]:
-    return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+def _listed(name: str) -> dict[str, Any]:
+    """Return a model in a form that both vendors' clients read."""
+    anthropic = {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {**anthropic, "object": "model", "created": 0, "owned_by": "synth"}
 
 
 async def _alive(_: Request) -> Response:

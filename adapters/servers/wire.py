@@ -243,7 +243,9 @@ def _assistant(message: WireMessage, turn: ParsedTurn | None) -> ChatMessage:
         ToolCall(
             name=str(block.get("name", "")),
             arguments=block["input"] if isinstance(block.get("input"), dict) else None,
-            raw=json.dumps(block.get("input"), ensure_ascii=False),
+            raw=block["input"]
+            if isinstance(block.get("input"), str)
+            else json.dumps(block.get("input"), ensure_ascii=False),
         )
         for block in message.blocks
         if block["type"] == "tool_use"
