@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from adapters.engines import claude_code_conflicts as conflicts
-from adapters.engines.claude_code_environment import DEFAULTS, check_size, limits, routing
+from adapters.engines.claude_code_environment import DEFAULTS, check_size, direct, limits, routing
 from adapters.engines.claude_code_profile import ClaudeCodeSettings, check_profile
 from domain.errors import AdmissionError, ConfigurationError
 from domain.ports import Command, Launch, ModelBinding, Toolchain, Upload
@@ -105,7 +105,7 @@ class ClaudeCodeEngine:
             raise ConfigurationError(f"profile {profile.name!r}: engine {NAME} needs a model")
         _check_task(task)
         self.check_model(profile, context_tokens=binding.context_tokens, max_tokens=binding.max_tokens)
-        variables = _variables(binding)
+        variables = _variables(binding, {**task.environment.env, **profile.environment})
         files = {"claude_code.sh": _launcher(), **_files(settings, profile, task, variables)}
         delivery = profile.instruction_delivery
         if delivery is InstructionDelivery.FILE:
@@ -130,10 +130,11 @@ class ClaudeCodeEngine:
         return Launch(uploads=(upload,), commands=(command,))
 
 
-def _variables(binding: ModelBinding) -> dict[str, str]:
+def _variables(binding: ModelBinding, environment: Mapping[str, str]) -> dict[str, str]:
     return {
         **routing(base_url=binding.base_url, token=binding.token, model=binding.model),
         **limits(context_tokens=binding.context_tokens, max_tokens=binding.max_tokens),
+        **direct(binding.base_url, environment),
         "CLAUDE_CONFIG_DIR": STATE,
         "DISABLE_AUTOUPDATER": "1",
         "IS_SANDBOX": "1",
@@ -149,6 +150,7 @@ def _files(
     it ranks above them, all but the token.
     """
     own = {name: text for name, text in variables.items() if name != "ANTHROPIC_AUTH_TOKEN"}
+    own |= dict.fromkeys(conflicts.PROVIDERS, "")
     above: dict[str, object] = {"env": own}
     if not _has_web(task):
         above["permissions"] = {"deny": list(_WEB)}

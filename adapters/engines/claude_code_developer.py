@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import cast
 
 from adapters.engines import claude_code_conflicts as conflicts
-from adapters.engines.claude_code_environment import limits, routing
+from adapters.engines.claude_code_environment import direct, limits, routing
 from domain.errors import ConfigurationError
 from domain.ports import ModelBinding
 
 _KEPT_FLAGS = ("--model", "--fallback-model", "--settings", "--bare", "--agents")
 _OVERRIDDEN = ("model", "availableModels", "fallbackModel", "advisorModel", "modelOverrides")
 """Settings that the pins rank above."""
-_LOOPBACK = "127.0.0.1,localhost"
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -30,10 +29,9 @@ def overlay(environment: Mapping[str, str], binding: ModelBinding) -> tuple[dict
     ours = {
         **routing(base_url=binding.base_url, token=binding.token, model=binding.model),
         **limits(context_tokens=binding.context_tokens, max_tokens=binding.max_tokens),
+        **direct(binding.base_url, environment),
     }
     kept = {name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"}
-    for name in ("NO_PROXY", "no_proxy"):
-        ours[name] = ",".join(part for part in (environment.get(name, ""), _LOOPBACK) if part)
     above = {name: value for name, value in ours.items() if name != "ANTHROPIC_AUTH_TOKEN"}
     return {**kept, **ours}, json.dumps({"env": above, "model": binding.model})
 

@@ -4,6 +4,7 @@ Source: facts/proxy.md sections 1.7 to 1.9, as seen with version 2.1.197.
 """
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from domain.errors import AdmissionError
 
@@ -36,6 +37,20 @@ def routing(*, base_url: str, token: str, model: str) -> dict[str, str]:
         "ANTHROPIC_AUTH_TOKEN": token,
         **dict.fromkeys(MODEL_NAMES, model),
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    }
+
+
+def direct(base_url: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what keeps calls of the model off every HTTP proxy that anybody names.
+
+    Args:
+        base_url: of the model.
+        environment: whose own exceptions stay.
+    """
+    ours = ("localhost", "127.0.0.1", "::1", urlsplit(base_url).hostname or "localhost")
+    return {
+        name: ",".join(dict.fromkeys(part for part in (*environment.get(name, "").split(","), *ours) if part))
+        for name in ("NO_PROXY", "no_proxy")
     }
 
 
