@@ -156,6 +156,7 @@ class DeepSeekR1Family(DeepSeekV3Family):
     family: ClassVar[str] = "deepseek-r1"
     always_thinks: ClassVar[bool] = True
     drops_reasoning: ClassVar[bool] = True
+    forgets_at_once: ClassVar[bool] = True
     continues_after_results: ClassVar[bool] = False
 
     def _prompt(self, run: Sequence[ChatMessage]) -> str:

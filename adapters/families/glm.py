@@ -43,11 +43,12 @@ class _GlmFamily(NativeFamily):
     call_openers: ClassVar[tuple[str, ...]] = ("<tool_call>",)
     line: ClassVar[str] = ""
     """What stands after role tokens and between the parts of a call: a newline up to 4.6, nothing later."""
+    wrapped_tools: ClassVar[bool] = True
 
     def __init__(self, tokenizer: Tokenizer, options: FamilyOptions | None = None) -> None:
         """Take a tokenizer that knows the format's control tokens. Raises ConfigurationError."""
         super().__init__(tokenizer, options)
-        self._opening = LibraryOpening(self._tokens, self._renderer)
+        self._opening = LibraryOpening(self._tokens, self._renderer, wrapped=self.wrapped_tools)
 
     def _renderer(self, tokens: Any) -> object:
         return GLM5Renderer(tokens, GLM5RendererConfig(enable_thinking=self.options.thinking))
@@ -183,6 +184,7 @@ class Glm53Family(_GlmFamily):
     """GLM-5.3: an effort segment, reasoning always opened and always kept."""
 
     family: ClassVar[str] = "glm-5.3"
+    wrapped_tools: ClassVar[bool] = False
     always_thinks: ClassVar[bool] = True
     drops_reasoning: ClassVar[bool] = False
 

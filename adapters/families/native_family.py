@@ -57,6 +57,8 @@ class NativeFamily(ABC):
     """The format has no switch that keeps the model from reasoning."""
     drops_reasoning: ClassVar[bool] = True
     """The model's own template forgets reasoning once a user speaks again."""
+    forgets_at_once: ClassVar[bool] = False
+    """That template forgets reasoning as soon as anything follows, tool results too."""
     continues_after_results: ClassVar[bool] = False
     """After tool results the model goes on without a prompt of its own, so without opened reasoning."""
 
@@ -188,7 +190,8 @@ class NativeFamily(ABC):
         roles = [message.role for message in new_messages]
         if not previous_ids or not roles or "assistant" in roles:
             return None
-        if self.options.history is History.TEMPLATE and "user" in roles and self._forgets(has_tools=bool(tools)):
+        forgetting = self.options.history is History.TEMPLATE and self._forgets(has_tools=bool(tools))
+        if forgetting and (self.forgets_at_once or "user" in roles):
             return None
         stop = self._stop_texts.get(int(sampled_ids[-1])) if sampled_ids else None
         following = self._identified(self._messages(new_messages), sampled_ids)
@@ -258,7 +261,7 @@ class NativeFamily(ABC):
 
     def _kept(self, messages: Sequence[ChatMessage], index: int) -> bool:
         """Whether a template that forgets keeps the reasoning of the turn at ``index``: no user spoke since."""
-        return all(message.role != "user" for message in messages[index:])
+        return not self.forgets_at_once and all(message.role != "user" for message in messages[index:])
 
     def _trim(self, reasoning: str, rest: str) -> tuple[str, str]:
         """Return reasoning and rest without the format's own white space around ``</think>``."""

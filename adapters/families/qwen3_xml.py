@@ -147,9 +147,10 @@ class Qwen35Family(_XmlCalls):
 
 
 class Qwen36Family(Qwen35Family):
-    """Qwen3.6: as 3.5; its template can keep all reasoning by itself (``preserve_thinking``)."""
+    """Qwen3.6: as 3.5, scalars as JSON; its template can keep all reasoning by itself (``preserve_thinking``)."""
 
     family: ClassVar[str] = "qwen3.6"
+    python_scalars: ClassVar[bool] = False
 
 
 class Qwen38Family(Qwen35Family):

@@ -32,9 +32,15 @@ def _object(schema: Mapping[str, Json], depth: int) -> str:
         known = fields if isinstance(fields, Mapping) else dict[str, Json]()
         description = known.get("description")
         comment = _comment(description) if isinstance(description, str) else ""
-        default = f" // default: {json.dumps(known['default'], ensure_ascii=False)}" if "default" in known else ""
+        default = f" // default: {_default(known)}" if "default" in known else ""
         lines.append(f"{comment}{name}{'' if name in needed else '?'}: {_type(known, depth + 1)},{default}\n")
     return "{\n" + "".join(lines) + "}"
+
+
+def _default(schema: Mapping[str, Json]) -> str:
+    """Return a default: bare among named values, else JSON."""
+    value = schema["default"]
+    return value if isinstance(value, str) and "enum" in schema else json.dumps(value, ensure_ascii=False)
 
 
 def _type(schema: Mapping[str, Json], depth: int) -> str:
