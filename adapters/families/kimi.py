@@ -168,18 +168,24 @@ def with_native_ids(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _answered(messages: Sequence[ChatMessage], calls: Sequence[ToolCall]) -> list[ChatMessage]:
-    """Return results under the native ids of the calls that they answer: by id, else by place."""
-    by_id = {call.call_id: call for call in calls if call.call_id}
+    """Return results under the native ids of the calls that they answer: by id, else the next of the same tool."""
+    waiting = list(calls)
     answered: list[ChatMessage] = []
-    place = 0
     for message in messages:
         if message.role != "tool":
             answered.append(message)
             continue
-        call = by_id.get(message.tool_call_id or "") or (calls[place] if place < len(calls) else None)
+        call = _answering(message, waiting)
+        waiting = [one for one in waiting if one is not call]
         answered.append(_named(message, call))
-        place += 1
     return answered
+
+
+def _answering(message: ChatMessage, waiting: Sequence[ToolCall]) -> ToolCall | None:
+    ids = {message.tool_call_id, message.native_call_id} - {None}
+    by_id = [call for call in waiting if {call.call_id, call.native_id} & ids]
+    by_name = [call for call in waiting if message.tool_name in {None, call.name}]
+    return next(iter(by_id or by_name or waiting), None)
 
 
 def _named(message: ChatMessage, call: ToolCall | None) -> ChatMessage:

@@ -14,6 +14,7 @@ from domain.ports import Family
 from domain.records.chat import ChatMessage, ToolCall
 from tests.fakes.family import ScriptedFamily
 from tests.fakes.models import call, tiny_policy
+from tests.fakes.native_families import FAMILIES, over_bytes
 
 TOOLS = (BASH,)
 OPENING = opening("Count the lines of file1.txt into out.txt.")
@@ -25,11 +26,11 @@ def qwen3() -> Qwen3Family:
     return tiny_policy().family
 
 
-@pytest.fixture(params=[qwen3, ScriptedFamily], ids=["qwen3", "fake"])
+@pytest.fixture(params=[qwen3, ScriptedFamily, *FAMILIES], ids=["tiny", "fake", *(kind.family for kind in FAMILIES)])
 def family(request: pytest.FixtureRequest) -> Family:
-    """Every family in turn."""
+    """Every family in turn; each real one over single bytes, Qwen3 over the tiny policy's vocabulary, too."""
     make: Callable[[], Family] = request.param
-    return make()
+    return over_bytes(request.param) if request.param in FAMILIES else make()
 
 
 def test_a_turn_survives_writing_and_reading(family: Family) -> None:
