@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from domain.errors import ConfigurationError
-from domain.lifecycle.mini_dialogue import BASH, MALFORMED, OUTPUT_LIMIT_CHARACTERS, SYSTEM_PROMPT
+from domain.lifecycle.mini_dialogue import AGENT, BASH, MALFORMED, OUTPUT_LIMIT_CHARACTERS, SYSTEM_PROMPT
 from domain.ports import Command, Launch, ModelBinding, Upload
 from domain.records.archive import pack_files
 from domain.records.profile import InstructionDelivery, Profile
@@ -21,11 +21,16 @@ RETRY_S = 90.0
 """How long a lost model is asked again: longer than the model process takes to be started again."""
 _PROGRAM = Path(__file__).parent / "box" / "mini_agent.py"
 _DEFAULTS: dict[str, float] = {"max_turns": 8, "command_timeout_s": 20}
+_FLAGS = ("stream", "agents")
 _LIMITS: dict[str, float] = {"max_turns": 1000, "command_timeout_s": 3600}
 
 
 class MiniEngine:
-    """The ``Engine`` port for ``mini``. Settings: ``max_turns`` (8) and ``command_timeout_s`` (20)."""
+    """The ``Engine`` port for ``mini``.
+
+    Settings: ``max_turns`` (8, of all its agents together), ``command_timeout_s`` (20), ``stream`` (false: answers come
+    whole) and ``agents`` (false: no tool that starts sub-agents).
+    """
 
     @property
     def name(self) -> str:
@@ -86,13 +91,15 @@ class MiniEngine:
 
 
 def _config(profile: Profile, binding: ModelBinding) -> dict[str, object]:
-    tool = {"name": BASH.name, "description": BASH.description, "input_schema": BASH.schema}
+    tools = (BASH, AGENT) if profile.settings.get("agents") else (BASH,)
     in_file = profile.instruction_delivery is InstructionDelivery.FILE
     return {
         "model": binding.model,
         "max_tokens": binding.max_tokens,
         "system": SYSTEM_PROMPT,
-        "tool": tool,
+        "tools": [{"name": tool.name, "description": tool.description, "input_schema": tool.schema} for tool in tools],
+        "stream": bool(profile.settings.get("stream")),
+        "next_agent": 1,
         "malformed": MALFORMED,
         "output_limit": OUTPUT_LIMIT_CHARACTERS,
         "max_turns": int(_number(profile, "max_turns")),
@@ -106,10 +113,12 @@ def _config(profile: Profile, binding: ModelBinding) -> dict[str, object]:
 
 
 def _check_settings(profile: Profile) -> None:
-    for name in profile.settings:
-        if name not in _DEFAULTS:
-            reason = f"profile {profile.name!r}: settings.{name}: unknown to mini"
-            raise ConfigurationError(reason, hint=one_of(name, _DEFAULTS))
+    for name, value in profile.settings.items():
+        where = f"profile {profile.name!r}: settings.{name}"
+        if name not in _DEFAULTS and name not in _FLAGS:
+            raise ConfigurationError(f"{where}: unknown to mini", hint=one_of(name, [*_DEFAULTS, *_FLAGS]))
+        if name in _FLAGS and not isinstance(value, bool):
+            raise ConfigurationError(f"{where}: not true or false")
     for name in _DEFAULTS:
         _number(profile, name)
 

@@ -18,6 +18,17 @@ BASH = ToolSpec(
     },
 )
 
+AGENT = ToolSpec(
+    name="agent",
+    description="Let a helper do a part and report.",
+    schema={
+        "type": "object",
+        "properties": {"prompt": {"type": "string"}},
+        "required": ["prompt"],
+    },
+)
+"""Declared where the profile allows sub-agents."""
+
 MALFORMED = "Bad call. Call bash with a command."
 """What the model is told when its turn holds no call that can be read."""
 

@@ -24,8 +24,9 @@ from domain.records.profile import InstructionDelivery, Profile
 from domain.records.task import ObjectRef, Phase, Task, TaskEnvironment
 from domain.records.trial import Interaction
 from tests.fakes.scripted_family import ScriptedFamily
-from tests.fakes.scripted_model import MODEL, Process, model_process
+from tests.fakes.scripted_model import MODEL, Process, ScriptedSampler, model_process
 from tests.fakes.store import MemoryStore
+from tests.services.harness import assert_exact
 
 PROFILE = Profile(name="m", engine="mini", model="base:tiny")
 TASK = Task(
@@ -51,6 +52,7 @@ PROGRAM = Path(mini.__file__).parent / "box" / "mini_agent.py"
         ({"settings": {"max_turns": 2.5}}, "settings.max_turns"),
         ({"settings": {"max_turns": True}}, "settings.max_turns"),
         ({"settings": {"command_timeout_s": "20"}}, "settings.command_timeout_s"),
+        ({"settings": {"stream": 1}}, "settings.stream"),
         ({"arguments": ("--fast",)}, "arguments"),
         ({"engine_version": "2"}, "engine_version"),
         ({"model": None}, "model"),
@@ -214,6 +216,42 @@ async def test_it_works_until_the_model_is_done(tmp_path: Path) -> None:
     assert "<s>tool/bash:hi\n" in shown
     assert "<s>tool/bash:exit 3</s>" in shown
     assert "ANTHROPIC" not in shown, "commands do not see the model's address and token"
+
+
+async def test_sub_agents_have_conversations_of_their_own(tmp_path: Path) -> None:
+    """A helper and its helper: each is named to the proxy, works in the same box and reports its last words."""
+
+    def agent(prompt: str) -> str:
+        return f"<call>agent {json.dumps({'prompt': prompt})}</call>"
+
+    script = [agent("first part"), call("echo one > one"), agent("inner"), "inner words", "helper words", "done"]
+    async with model_process(tmp_path, MemoryStore(), script) as process:
+        ended = await launch(process, tmp_path, agents=True)
+    assert ended.code == 0, ended.stderr
+    assert [each.agent for each in ended.calls] == ["main", "a1", "a1", "a2", "a1", "main"]
+    assert {each.segment for each in ended.calls} == {0}
+    assert_exact(ended.calls)
+    assert (tmp_path / "work" / "one").read_text() == "one\n"
+    assert ended.summary["agents"] == 2
+    assert "<s>tool/agent:helper words</s>" in ScriptedFamily().decode(ended.calls[5].prompt_ids)
+    assert "<s>tools:bash,agent</s>" in ScriptedFamily().decode(ended.calls[3].prompt_ids)
+    headers: Any = ended.calls[3].request["extra"]
+    assert headers["headers"]["x-claude-code-parent-agent-id"] == "a1"
+
+
+async def test_it_reads_streams(tmp_path: Path) -> None:
+    """With streaming on, text, calls and failures are the same; a stream that fails is asked again."""
+    script = ["Grüße " + call("echo hi > out"), SamplerError("late"), "x" * 99, "done"]
+    sampler = ScriptedSampler(script=list(script), delay_s=0.1)
+    async with model_process(tmp_path, MemoryStore(), sampler=sampler) as process:
+        ended = await launch(process, tmp_path, stream=True)
+    assert ended.code == 0, ended.stderr
+    assert (tmp_path / "work" / "out").read_text() == "hi\n"
+    assert ended.trajectory[1]["content"][0]["text"] == "Grüße "
+    assert ended.summary["output_tokens"] == sum(len(each.sampled_ids) for each in ended.calls)
+    assert ended.summary["malformed"] == 1
+    assert [each.segment for each in ended.calls] == [0, 0, 0]
+    assert_exact(ended.calls)
 
 
 async def test_a_call_that_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -97,30 +97,34 @@ class Model:
         self.path = ("/" + prefix).rstrip("/") + "/v1/messages"
         self.token, self.socket_path = token, config["socket"]
         self.timeout_s, self.retry_s = config["model_timeout_s"], config["retry_s"]
+        self.streams = config["stream"]
 
-    def ask(self, body: "dict[str, Any]") -> "dict[str, Any]":
+    def ask(self, body: "dict[str, Any]", agent: "list[str]") -> "dict[str, Any]":
         """Return the message; connection loss and passing faults are tried again for a while."""
-        data = encode(body).encode()
+        data = encode({**body, "stream": True} if self.streams else body).encode()
         deadline = time.monotonic() + self.retry_s
         delay = 0.2
         while True:
             try:
-                status, answer = self.post(data)
+                status, answer = self.post(data, agent)
+                if status == OK:
+                    text = answer.decode()
+                    return read_stream(text) if self.streams else decode(text)
             except (OSError, ValueError) as error:
                 status, answer = RETRIED[0], f"{type(error).__name__}: {error}".encode()
-            if status == OK:
-                return decode(answer.decode())
             if status not in RETRIED or time.monotonic() + delay > deadline:
                 raise ModelError(f"status {status}: {answer[:500].decode(errors='replace')}")
             time.sleep(delay)
             delay = min(delay * 2, 5.0)
 
-    def post(self, data: bytes) -> "tuple[int, bytes]":
-        """Send one request and return status and body."""
+    def post(self, data: bytes, agent: "list[str]") -> "tuple[int, bytes]":
+        """Send one request in an agent's name and return status and body."""
+        lines = f"x-claude-code-agent-id: {agent[-1]}\r\n" if agent else ""
+        lines += f"x-claude-code-parent-agent-id: {agent[-2]}\r\n" if agent[1:] else ""
         head = (
             f"POST {self.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
             "anthropic-version: 2023-06-01\r\ncontent-type: application/json\r\nUser-Agent: synth-mini\r\n"
-            f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+            f"{lines}Connection: close\r\nContent-Length: {len(data)}\r\n\r\n"
         )
         received = bytearray()
         connection = self.connect()
@@ -153,15 +157,43 @@ def read_response(data: bytes) -> "tuple[int, bytes]":
     if not separator:
         raise ValueError("the connection closed before an answer")
     lines = head.decode("latin-1").split("\r\n")
-    headers: "dict[str, str]" = {}
-    for line in lines[1:]:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
+    pairs = [line.partition(":") for line in lines[1:]]
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body = unchunk(body)
     elif len(body) < int(headers.get("content-length", len(body))):
         raise ValueError("the connection closed inside an answer")
     return int(lines[0].split(" ", 2)[1]), body
+
+
+def read_stream(text: str) -> "dict[str, Any]":
+    """Return the message that server-sent events add up to. Raises ValueError when it is cut or failed."""
+    message: "dict[str, Any]" = {}
+    for line in text.split("\n"):
+        event: "Any" = decode(line[5:]) if line.startswith("data:") else {"type": ""}
+        if event["type"] == "error":
+            raise ValueError(event["error"]["message"])
+        if event["type"] == "message_stop":
+            for block in message["content"]:
+                if "partial_json" in block:
+                    block["input"] = decode(block.pop("partial_json") or "{}")
+            return message
+        message = event.get("message", message)
+        add_event(message, event)
+    raise ValueError("the stream closed inside an answer")
+
+
+def add_event(message: "dict[str, Any]", event: "dict[str, Any]") -> None:
+    """Add what one event brings."""
+    if event["type"] == "content_block_start":
+        message["content"].append(event["content_block"])
+    elif event["type"] == "message_delta":
+        message["stop_reason"] = event["delta"]["stop_reason"]
+        message["usage"].update(event["usage"])
+    elif event["type"] == "content_block_delta":
+        block, delta = message["content"][event["index"]], event["delta"]
+        for name in delta.keys() & {"text", "thinking", "signature", "partial_json"}:
+            block[name] = block.get(name, "") + delta[name]
 
 
 def unchunk(data: bytes) -> bytes:
@@ -255,16 +287,17 @@ def tool_result(exit_code: int, output: str, limit: int) -> str:
 class Agent:
     """The loop: ask, run what was asked for, tell, until an answer has no tool call."""
 
-    def __init__(self, config: "dict[str, Any]", model: Model, trajectory: "TextIO") -> None:
-        self.config, self.model, self.trajectory = config, model, trajectory
+    def __init__(self, config: "dict[str, Any]", model: Model, trajectory: "TextIO", names: "list[str]") -> None:
+        self.config, self.model, self.trajectory, self.names = config, model, trajectory, names
         self.messages: "list[dict[str, Any]]" = []
-        self.totals = {"turns": 0, "commands": 0, "malformed": 0, "input_tokens": 0, "output_tokens": 0}
+        self.totals = {"turns": 0, "commands": 0, "malformed": 0, "input_tokens": 0, "output_tokens": 0, "agents": 0}
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("ANTHROPIC_")}
 
     def add(self, role: str, content: "Any") -> None:
         """Append a message and log it."""
         self.messages.append({"role": role, "content": content})
-        self.trajectory.write(encode(self.messages[-1]) + "\n")
+        who = {"agent": self.names[-1]} if self.names else {}
+        self.trajectory.write(encode({**self.messages[-1], **who}) + "\n")
         self.trajectory.flush()
 
     def run(self, instruction: str) -> int:
@@ -282,9 +315,10 @@ class Agent:
                 "model": self.config["model"],
                 "max_tokens": self.config["max_tokens"],
                 "system": self.config["system"],
-                "tools": [self.config["tool"]],
+                "tools": self.config["tools"],
                 "messages": self.messages,
-            }
+            },
+            self.names,
         )
         self.totals["turns"] += 1
         for name in ("input_tokens", "output_tokens"):
@@ -304,15 +338,32 @@ class Agent:
     def result(self, call: "dict[str, Any]") -> "dict[str, Any]":
         """Run one call and return its result block."""
         arguments: "Any" = call["input"]
-        command: "Any" = arguments.get("command") if hasattr(arguments, "get") else None
-        if call["name"] != self.config["tool"]["name"] or not isinstance(command, str):
+        names = {"bash": "command", "agent": "prompt"}
+        declared = [tool["name"] for tool in self.config["tools"]]
+        command: "Any" = arguments.get(names.get(call["name"])) if hasattr(arguments, "get") else None
+        if call["name"] not in declared or not isinstance(command, str):
             self.totals["malformed"] += 1
             text = self.config["malformed"]
             return {"type": "tool_result", "tool_use_id": call["id"], "content": text, "is_error": True}
-        self.totals["commands"] += 1
-        code, output = run_command(command, self.config["command_timeout_s"], self.environment)
-        text = tool_result(code, output, self.config["output_limit"])
+        if call["name"] == "agent":
+            text = self.delegate(command)
+        else:
+            self.totals["commands"] += 1
+            code, output = run_command(command, self.config["command_timeout_s"], self.environment)
+            text = tool_result(code, output, self.config["output_limit"])
         return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+
+    def delegate(self, prompt: str) -> str:
+        """Let a helper work on a part, out of the same turns, and return its last words."""
+        self.totals["agents"] += 1
+        helper = Agent(self.config, self.model, self.trajectory, [*self.names, f"a{self.config['next_agent']}"])
+        self.config["next_agent"] += 1
+        helper.totals = self.totals
+        if helper.run(prompt) != FINISHED:
+            return "out of turns"
+        last: "Any" = helper.messages[-1]
+        blocks: "Any" = last["content"] if last["role"] == "assistant" else []
+        return "\n".join([block["text"] for block in blocks if block["type"] == "text"]) or "ok"
 
 
 def read_instruction(config: "dict[str, Any]", arguments: "list[str]") -> str:
@@ -333,13 +384,12 @@ def main(arguments: "list[str]") -> int:
     os.makedirs(config["logs"], exist_ok=True)
     with open(os.path.join(config["logs"], "trajectory.jsonl"), "w", encoding="utf-8") as trajectory:
         base_url, token = os.environ["ANTHROPIC_BASE_URL"], os.environ["ANTHROPIC_AUTH_TOKEN"]
-        agent = Agent(config, Model(base_url, token, config), trajectory)
+        agent = Agent(config, Model(base_url, token, config), trajectory, [])
         try:
             code, reason = agent.run(instruction), ""
         except (ModelError, KeyError, TypeError, ValueError) as error:
             code, reason = FAILED, f"{type(error).__name__}: {error}"
-    if code == OUT_OF_TURNS:
-        reason = "out of turns"
+    reason = "out of turns" if code == OUT_OF_TURNS else reason
     if reason:
         print(reason, file=sys.stderr)
     print(encode({"exit_code": code, "error": reason, **agent.totals}))
