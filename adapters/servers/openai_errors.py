@@ -24,10 +24,13 @@ _SIZES = re.compile(r"(\d+) tokens > (\d+)")
 _FIELD = re.compile(r"^([a-z_]+(?:\.[A-Za-z0-9_]+)*): ")
 
 
-def status_of(error: SynthError) -> int:
+def status_of(error: SynthError, ended: int) -> int:
     """Return the HTTP status: never 401 or 409, at which harnesses log in or try again.
 
-    A token that no longer holds is 403, at which mini-swe-agent stops too; it tries 400 and 410 again.
+    Args:
+        error: what happened.
+        ended: for a token that does not hold (any more), whose harness is to stop. Observed: mini-swe-agent 2.4 stops
+            at 401 and 404, and tries 400, 403 and 410 again for minutes; codex 0.171 stops at 400 alone.
     """
     if isinstance(error, BusyError):
         return 429
@@ -36,7 +39,7 @@ def status_of(error: SynthError) -> int:
     if isinstance(error, (ContextOverflowError, ConfigurationError)):
         return 400
     if isinstance(error, AuthorizationError):
-        return 403
+        return ended
     return 503 if isinstance(error, (NotFoundError, OverloadError)) else 500
 
 
@@ -59,7 +62,7 @@ def error_detail(error: SynthError) -> dict[str, Any]:
     if isinstance(error, OverloadError):
         return _detail(str(error), "server_error", code="server_is_overloaded")
     if isinstance(error, AuthorizationError):
-        return _detail(str(error), "permission_error", code="permission_denied")
+        return _detail(str(error), "permission_error", code="token_revoked")
     if isinstance(error, ConfigurationError):
         found = _FIELD.match(error.message)
         param = found[1] if found else None

@@ -36,6 +36,7 @@ _RECORDED = ("user-agent", "session-id", "thread-id", "x-session-id", "x-parent-
 """Headers of which the journal keeps a copy."""
 _AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _Reader = Callable[[bytes, Purpose, Sequence[WireMessage]], Asked]
+_Handler = Callable[[Request], Awaitable[Response]]
 _Shown = Callable[[Answer], dict[str, Any]]
 
 
@@ -68,9 +69,9 @@ def openai_routes(desk: CallDesk, *, ping_s: float) -> list[Route]:
     """
     dialects = _Dialects(desk, ping_s)
     return [
-        Route(f"{prefix}/v1/{path}", _guarded(handler), methods=["POST"])
+        Route(f"{prefix}/v1/{path}", _guarded(handler, ended), methods=["POST"])
         for prefix in ("", "/{prefix:path}")
-        for path, handler in (("chat/completions", dialects.chat), ("responses", dialects.responses))
+        for path, handler, ended in (("chat/completions", dialects.chat, 404), ("responses", dialects.responses, 400))
     ]
 
 
@@ -190,13 +191,13 @@ def _purpose(request: Request) -> Purpose:
     return Purpose.AGENT if kind == "turn" else Purpose.COMPACTION if "compact" in str(kind) else Purpose.OTHER
 
 
-def _guarded(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Turn our errors into OpenAI's."""
+def _guarded(handler: _Handler, ended: int) -> _Handler:
+    """Turn our errors into OpenAI's; ``ended`` is the status at which the dialect's harnesses stop."""
 
     async def guarded(request: Request) -> Response:
         try:
             return await handler(request)
         except SynthError as error:
-            return JSONResponse(error_body(error), status_of(error), headers=headers_of(error))
+            return JSONResponse(error_body(error), status_of(error, ended), headers=headers_of(error))
 
     return guarded

@@ -212,7 +212,7 @@ async def test_tools_that_may_not_be_called_are_not_shown(process: Process) -> N
 
 
 async def test_errors_make_clients_stop_wait_or_compact(tmp_path: Path) -> None:
-    """A prompt that is too long has OpenAI's words, a token that does not hold is a 403, a platform's fault a 500."""
+    """A prompt that is too long has OpenAI's words, a token that does not hold is a 404, a platform's fault a 500."""
     fault = SamplerError("out of memory")
     sampler = ScriptedSampler(script=[fault, fault], delay_s=0.1)
     async with model_process(tmp_path, MemoryStore(), sampler=sampler) as process, client_of(process) as client:
@@ -230,7 +230,7 @@ async def test_errors_make_clients_stop_wait_or_compact(tmp_path: Path) -> None:
                 pass
         listed = await client.models.list()
         assert [model.id for model in listed.data] == [MODEL]
-        with pytest.raises(openai.PermissionDeniedError):
+        with pytest.raises(openai.NotFoundError):
             await Chat(client.with_options(api_key="unknown")).ask(user("x"))
 
 

@@ -212,7 +212,7 @@ async def test_errors_make_clients_stop_or_compact(tmp_path: Path) -> None:
             ]
             assert [event.type for event in events][-1] == "response.failed"
             assert events[-1].response.error.code == code
-        with pytest.raises(openai.PermissionDeniedError):
+        with pytest.raises(openai.BadRequestError, match="unknown, expired or revoked"):
             await Agent(client.with_options(api_key="unknown")).ask(user("x"), stream=True)
 
 
