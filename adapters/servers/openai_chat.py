@@ -26,8 +26,11 @@ from adapters.servers.wire import Block, WireMessage, WireRequest
 from domain.errors import ConfigurationError, boundary
 from domain.records.trial import Purpose
 
-_TITLES = "You are a title generator"
-"""How opencode's request for the name of a session begins. Observed with opencode 1.18."""
+_ERRANDS = {
+    "You are a title generator": Purpose.TITLE,
+    "You are a context summarization agent": Purpose.COMPACTION,
+}
+"""How the system prompts of opencode's own requests begin; none has tools. Observed with opencode 1.18."""
 
 
 class _Function(Tolerant):
@@ -79,7 +82,7 @@ def read_chat(data: bytes, purpose: Purpose = Purpose.AGENT, before: Sequence[Wi
 def _asked(body: ChatBody, purpose: Purpose, before: Sequence[WireMessage]) -> Asked:
     system, messages = wire_messages(_pairs(body.messages), before)
     tools, known = declare((_flat(raw, index) for index, raw in enumerate(body.tools or [])), body.tool_choice)
-    titled = not tools and system.startswith(_TITLES)
+    errands = (errand for words, errand in _ERRANDS.items() if not tools and system.startswith(words))
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     request = WireRequest(
         model=body.model,
@@ -89,7 +92,7 @@ def _asked(body: ChatBody, purpose: Purpose, before: Sequence[WireMessage]) -> A
         max_tokens=body.max_completion_tokens or body.max_tokens or NO_LIMIT,
         stream=bool(body.stream),
         wants_thinking=True,
-        purpose=Purpose.TITLE if titled else purpose,
+        purpose=next(errands, purpose),
         stop_sequences=tuple(each for each in stops if each),
         extra=extra_of(body),
     )

@@ -188,7 +188,7 @@ def _purpose(request: Request) -> Purpose:
     except (ValueError, RecursionError):
         return Purpose.AGENT
     kind = cast("dict[str, object]", told).get("request_kind", "turn") if isinstance(told, dict) else "turn"
-    return Purpose.AGENT if kind == "turn" else Purpose.COMPACTION if "compact" in str(kind) else Purpose.OTHER
+    return Purpose.AGENT if kind == "turn" else Purpose.COMPACTION if kind == "compaction" else Purpose.OTHER
 
 
 def _guarded(handler: _Handler, ended: int) -> _Handler:

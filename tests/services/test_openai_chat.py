@@ -235,15 +235,17 @@ async def test_errors_make_clients_stop_wait_or_compact(tmp_path: Path) -> None:
 
 
 async def test_errands_and_delegated_agents_are_told_apart(process: Process) -> None:
-    """Titles of opencode do not train, and a session that has a parent is an agent of its own."""
+    """Titles and summaries of opencode do not train, and a session that has a parent is an agent of its own."""
     async with client_of(process) as client:
         own = {"x-session-id": "ses_1"}
         await Chat(client, "You are a title generator. Name it.").ask(user("x"), tools=openai.omit, extra_headers=own)
+        await Chat(client, "You are a context summarization agent.").ask(user("x"), tools=openai.omit)
         await Chat(client).ask(user("x"), extra_headers=own)
         await Chat(client).ask(user("y"), extra_headers={"x-session-id": "ses_2", "x-parent-session-id": "ses_1"})
     calls = await recorded(process)
     assert [(call.agent, call.purpose) for call in calls] == [
         ("main", Purpose.TITLE),
+        ("main", Purpose.COMPACTION),
         ("main", Purpose.AGENT),
         ("ses_2", Purpose.AGENT),
     ]

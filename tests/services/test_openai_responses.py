@@ -219,7 +219,7 @@ async def test_errors_make_clients_stop_or_compact(tmp_path: Path) -> None:
 async def test_errands_and_delegated_agents_are_told_apart(process: Process) -> None:
     """Codex says what a request is for, and which thread of its session asks."""
     async with client_of(process) as client:
-        for kind, thread in (("turn", "s1"), ("compact", "s1"), ("turn", "s2")):
+        for kind, thread in (("turn", "s1"), ("compaction", "s1"), ("turn", "s2")):
             told = {"x-codex-turn-metadata": json.dumps({"request_kind": kind}), "session-id": "s1"}
             await client.responses.create(
                 model=MODEL, input=f"{kind}{thread}", extra_headers={**told, "thread-id": thread}
