@@ -64,6 +64,7 @@ class DeepSeekV4Family(NativeFamily):
     family: ClassVar[str] = "deepseek-v4"
     controls: ClassVar[tuple[str, ...]] = (BOS, USER, ASSISTANT, THINK, THINK_END, DSML)
     stops: ClassVar[tuple[str, ...]] = (EOS,)
+    forgets_at_once: ClassVar[bool] = True  # results are user turns for it
     calls_tag: ClassVar[str] = f"{DSML}tool_calls"
     invoke_tag: ClassVar[str] = f"{DSML}invoke"
     parameter_tag: ClassVar[str] = f"{DSML}parameter"

@@ -5,13 +5,14 @@ out by the conversation (``native_family.py`` names them).
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from renderers.configs import (
     DeepSeekR1RendererConfig,
     DeepSeekV3RendererConfig,
+    DeepSeekV4RendererConfig,
     GLM5RendererConfig,
     GLM45RendererConfig,
     GLM53RendererConfig,
@@ -23,6 +24,7 @@ from renderers.configs import (
 )
 from renderers.deepseek_r1 import DeepSeekR1Renderer
 from renderers.deepseek_v3 import DeepSeekV3Renderer
+from renderers.deepseek_v4 import DeepSeekV4Renderer
 from renderers.glm5 import GLM5Renderer, GLM53Renderer
 from renderers.glm45 import GLM45Renderer
 from renderers.kimi_k25 import KimiK25Renderer
@@ -32,6 +34,7 @@ from renderers.qwen36 import Qwen36Renderer
 from renderers.qwen38 import Qwen38Renderer
 
 from adapters.families.deepseek_v3 import DeepSeekR1Family, DeepSeekV3Family
+from adapters.families.deepseek_v4 import DeepSeekV4Family
 from adapters.families.glm import Glm5Family, Glm45Family, Glm53Family
 from adapters.families.guarded_tokenizer import GuardedTokenizer
 from adapters.families.kimi import KimiK25Family
@@ -40,8 +43,8 @@ from adapters.families.qwen3 import Qwen3Family
 from adapters.families.qwen3_xml import Qwen35Family, Qwen36Family, Qwen38Family
 from domain.records.chat import ChatMessage, ToolCall, ToolSpec
 from domain.records.family import FamilyOptions, History
-from tests.fakes.native_families import over_bytes
-from tests.fakes.native_tokenizers import byte_vocabulary
+from tests.fakes.native_families import over_bytes, over_real_vocabulary
+from tests.fakes.native_tokenizers import byte_vocabulary, real_vocabulary
 
 SPEC = ToolSpec(
     name="bash",
@@ -122,15 +125,30 @@ def test_the_library_says_the_same(kind: type[NativeFamily], length: int) -> Non
     family = over_bytes(kind, FamilyOptions(history=History.TEMPLATE))
     history = _history()[:length]
     tools = () if kind in _WITHOUT_TOOLS else (SPEC,)
-    declared = [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
-        }
-        for tool in tools
-    ]
+    declared = _declared(tools)
     if issubclass(kind, Qwen35Family):
         declared = [one["function"] for one in declared]  # as recorded in native_formats.json
     referee = REFEREES[kind](GuardedTokenizer(byte_vocabulary(kind.family)))
     expected = referee.render_ids([_wire(one) for one in history], tools=declared or None, add_generation_prompt=True)
     assert family.decode(family.render(history, tools)) == family.decode(expected)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("tools", [(), (SPEC,)], ids=["plain", "tools"])
+def test_deepseek_v4_says_the_same_over_its_own_vocabulary(tools: tuple[ToolSpec, ...], *, thinking: bool) -> None:
+    """V4 is ours because V4.1 is; where the library has it, ids are equal, with reasoning kept and forgotten."""
+    family = over_real_vocabulary(DeepSeekV4Family, FamilyOptions(history=History.TEMPLATE, thinking=thinking))
+    tokens: Any = GuardedTokenizer(real_vocabulary("deepseek-v4"))
+    referee = DeepSeekV4Renderer(tokens, DeepSeekV4RendererConfig(enable_thinking=thinking))
+    for length in (2, 4, 6, 8):
+        history = _history()[:length]
+        wire: Any = [_wire(one) for one in history]
+        declared: Any = _declared(tools) or None
+        assert list(family.render(history, tools)) == referee.render_ids(
+            wire, tools=declared, add_generation_prompt=True
+        )
+
+
+def _declared(tools: Sequence[ToolSpec]) -> list[Any]:
+    functions = [{"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in tools]
+    return [{"type": "function", "function": function} for function in functions]
