@@ -29,9 +29,10 @@ def join_network(api: Any, label: str) -> tuple[str, str]:
 
     with _alone():
         asked = api.networks(names=[NAME], filters={"label": label})
-        known = [item for item in asked if item["Name"] == NAME]  # the engine finds parts of names, too
-        known.sort(key=lambda item: (item["Created"], item["Id"]))
-        for spare in known[1:]:
+        named = [item for item in asked if item["Name"] == NAME]  # the engine finds parts of names, too
+        named.sort(key=lambda item: (item["Created"], item["Id"]))
+        known = [item for item in named if _keeps_apart(item)]
+        for spare in (item for item in named if item not in known[:1]):
             with suppress(APIError):  # boxes are still in it
                 api.remove_network(spare["Id"])
         if known:
@@ -39,6 +40,12 @@ def join_network(api: Any, label: str) -> tuple[str, str]:
         else:
             network = str(api.create_network(NAME, driver="bridge", options=_APART, labels={label: ""})["Id"])
         return network, shield(bridge_of(api.inspect_network(network)))
+
+
+def _keeps_apart(network: dict[str, Any]) -> bool:
+    """Say whether boxes of a network are kept from one another; only then is it ours to use."""
+    options: dict[str, str] = network.get("Options") or {}
+    return all(options.get(name) == value for name, value in _APART.items())
 
 
 @contextmanager

@@ -331,13 +331,15 @@ async def test_what_an_image_declares_is_no_way_around(bench: Bench) -> None:
 async def test_there_is_one_public_network_whoever_wants_it_first(bench: Bench) -> None:
     """Processes that make it at the same time share it, and what an earlier race left twice is one again."""
     engine = client(bench.url)
-    for _ in range(2):
-        engine.create_network("synth-boxes", driver="bridge", labels={LABEL: ""})
+    apart = {"com.docker.network.bridge.enable_icc": "false"}
+    for options in ({}, apart, apart):  # the oldest would let its boxes see one another
+        engine.create_network("synth-boxes", driver="bridge", options=options, labels={LABEL: ""})
     found = await asyncio.gather(
         *(asyncio.to_thread(Engine(bench.url, MemoryStore()).network) for _ in range(6)), return_exceptions=True
     )
     (kept,) = (item["Id"] for item in engine.networks() if item["Name"] == "synth-boxes")
     assert found == [kept] * 6
+    assert engine.inspect_network(kept)["Options"] == apart
 
 
 async def test_boxes_with_the_public_network_do_not_see_one_another(bench: Bench) -> None:
