@@ -32,7 +32,10 @@ from domain.errors import ConfigurationError, ContextOverflowError, SynthError
 from domain.records.experiment import TokenScope
 from domain.records.trial import Purpose
 
-_RECORDED = ("user-agent", "session-id", "thread-id", "x-session-id", "x-parent-session-id", "x-openai-subagent")
+_RECORDED = (
+    *("user-agent", "session-id", "thread-id", "x-codex-parent-thread-id", "x-openai-subagent"),
+    *("x-session-id", "x-parent-session-id"),
+)
 """Headers of which the journal keeps a copy."""
 _AGENT = re.compile(r"^[A-Za-z0-9_.:-]{1,64}$")
 _Reader = Callable[[bytes, Purpose, Sequence[WireMessage]], Asked]

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,42 @@ class _Named(ScriptedSampler):
         return await super().sample(request)
 
 
-async def _run(harness: Harness, directory: Path, script: list[str]) -> tuple[Interaction, ...]:
+_SUBTASK = "Make c.txt for me."
+_AGENT_ID = re.compile(r'"agent_id":"([^"]+)"')
+
+
+@dataclass
+class _Delegating(ScriptedSampler):
+    """Delegates the task, waits for whom it delegated it to, and ends; the delegated agent makes the file."""
+
+    family: ScriptedFamily = field(default_factory=ScriptedFamily)
+
+    async def sample(self, request: SampleRequest) -> SampleResult:
+        """Say what follows from the conversation."""
+        prompt = self.family.decode(request.prompt_ids)
+        self.script = [self._next(prompt)]
+        return await super().sample(request)
+
+    def _next(self, prompt: str) -> str:
+        started = _AGENT_ID.search(prompt)
+        if f"<s>user:{_SUBTASK}" in prompt:
+            made = "<s>tool/exec_command" in prompt
+            return "made" if made else '<call>exec_command {"cmd": "echo one > c.txt; echo two >> c.txt"}</call>'
+        if started is None:
+            return f'<call>multi_agent_v1__spawn_agent {{"message": "{_SUBTASK}"}}</call>'
+        if "<s>tool/multi_agent_v1__wait_agent" in prompt:
+            return "all done"
+        return f'<call>multi_agent_v1__wait_agent {{"targets": ["{started[1]}"], "timeout_ms": 60000}}</call>'
+
+
+async def _run(
+    harness: Harness, directory: Path, script: list[str], sampler: ScriptedSampler | None = None
+) -> tuple[Interaction, ...]:
     """Let a harness work on the task, and return what the journal has."""
     home, work = directory / "home", directory / "work"
     home.mkdir()
     work.mkdir()
-    sampler = _Named(script=list(script), context_tokens=200_000)
+    sampler = sampler or _Named(script=list(script), context_tokens=200_000)
     async with model_process(directory, MemoryStore(), sampler=sampler) as process:
         launch = harness(home, work, process.url, process.tokens.issue("t1"), "Make c.txt.")
         pipe = asyncio.subprocess.PIPE
@@ -72,6 +103,16 @@ async def test_codex_stays_token_exact(tmp_path: Path) -> None:
     shown = ScriptedFamily().decode(calls[3].prompt_ids)
     assert "<call>exec_command {not json</call></s><s>tool:failed to parse function arguments" in shown
     assert '{"cmd":   "cat a.txt b.txt > c.txt"}' in shown
+
+
+@pytest.mark.timeout(600)
+async def test_codex_delegates(tmp_path: Path) -> None:
+    """Its tools for agents are in a namespace; the thread that it starts is an agent of its own, and exact too."""
+    calls = await _run(codex, tmp_path, [], _Delegating(context_tokens=200_000))
+    agents = [call.agent for call in calls]
+    assert agents[0] == agents[-1] == "main"
+    assert len(set(agents)) == 2
+    assert {(call.segment, call.purpose) for call in calls} == {(0, Purpose.AGENT)}
 
 
 @pytest.mark.timeout(600)
