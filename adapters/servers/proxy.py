@@ -94,6 +94,7 @@ class _Proxy:
         call = await self._desk.begin(scope, _agent(request), body)
         if body.stream:
             await settled(call)
+            call.abandoned = True  # until somebody reads: a harness may be gone already
             events = self._events(call)
             return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
         answer = await unless_gone(request, call)
@@ -134,7 +135,7 @@ class _Proxy:
 
     async def _events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield a ping at once and while the model works, then the whole message."""
-        complete = False
+        call.abandoned = complete = False
         try:
             yield PING
             while not call.task.done():

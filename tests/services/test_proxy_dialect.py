@@ -1,5 +1,6 @@
 """What of Anthropic's Messages the proxy speaks beside the main loop: choices, stops, formats, lists, prefixes."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -121,3 +122,18 @@ async def test_a_fast_failure_and_a_slow_answer_both_keep_their_form(tmp_path: P
         harness = Harness(process)
         harness.messages.append({"role": "user", "content": "x"})
         assert (await harness.post(stream=True)).text.startswith("event: ping")
+
+
+async def test_a_harness_that_is_gone_before_the_first_byte_may_ask_again(tmp_path: Path) -> None:
+    """Who hangs up before the stream has begun gets the same answer on the next try, and no second sample is drawn."""
+    sampler = ScriptedSampler(script=["only once"], delay_s=0.3)
+    async with model_process(tmp_path, MemoryStore(), sampler=sampler) as process:
+        harness = Harness(process)
+        harness.messages.append({"role": "user", "content": "x"})
+        body = harness.body(stream=True)
+        async with httpx.AsyncClient(base_url=process.url, headers=harness.headers, verify=NO_TLS) as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post("/v1/messages", json=body, timeout=httpx.Timeout(5.0, read=0.03))
+        await asyncio.sleep(0.1)
+        assert "only once" in (await harness.post(stream=True)).text
+        assert len(process.sampler.requests) == len(await harness.calls()) == 1
