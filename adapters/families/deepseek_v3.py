@@ -5,7 +5,7 @@ the given vectors, and have no V3.1 at all. System messages in the middle of a c
 become user turns in place (the template moves them to the front, which would change every prompt).
 
 Source: facts/proxy.md section 2, facts/learning.md sections 6.1 and 6.4; vllm-project/vllm,
-``examples/tool_chat_template_deepseekv3.jinja`` and ``...v31.jinja``.
+``examples/tool_chat_template_deepseekv3.jinja`` and ``...v31.jinja``; PyPI ``trl`` 1.16.0, ``deepseekv3.jinja``.
 """
 
 import json
@@ -125,7 +125,7 @@ class DeepSeekV3Family(_DeepSeekFamily):
     def _results(self, texts: Sequence[str]) -> str:
         if not texts:
             return ""
-        return OUTPUTS + "\n".join(f"{OUTPUT}{text}{OUTPUT_END}" for text in texts) + OUTPUTS_END
+        return OUTPUTS + "".join(f"{OUTPUT}{text}{OUTPUT_END}" for text in texts) + OUTPUTS_END
 
     def _body(self, turn: ChatMessage, stop: str) -> str:
         return self._said(turn) + stop
