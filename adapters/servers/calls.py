@@ -10,6 +10,7 @@ from adapters.servers.authority import Authority
 from adapters.servers.call import Answer, Call, Job, Trial, call_seed, check_result, ready, recorded_request
 from adapters.servers.conversation import Conversation
 from adapters.servers.delivery import message_of
+from adapters.servers.fitting import fitted
 from adapters.servers.stops import cut
 from adapters.servers.wire import WireMessage, WireRequest
 from domain.errors import (
@@ -113,7 +114,8 @@ class CallDesk:
             trial = await self._trial(scope)
             known = trial.conversations.get(agent)
             before = () if known is None else known.newest.messages
-            return await self._in_renderer(lambda: reader(before))
+            context_tokens = self._sampler.context_tokens
+            return await self._in_renderer(lambda: fitted(reader(before), context_tokens))
 
     async def begin(self, scope: TokenScope, agent: str, request: WireRequest) -> Call:
         """Check a request, and start its generation or return the one that it repeats.

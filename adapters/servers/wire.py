@@ -75,7 +75,7 @@ class WireMessage:
 
     def __post_init__(self) -> None:
         """Work out once what every later request would ask again."""
-        results = (_content_text(block.get("content", "")) for block in self.blocks if block["type"] == "tool_result")
+        results = (content_text(block.get("content", "")) for block in self.blocks if block["type"] == "tool_result")
         object.__setattr__(self, "digest", digest_of(self.plain()))
         object.__setattr__(self, "n_characters", len(self.text) + sum(map(len, results)))
 
@@ -265,16 +265,17 @@ def _user(message: WireMessage, calls: Mapping[str, tuple[int, str]]) -> Iterato
         call_id = str(block.get("tool_use_id", ""))
         yield ChatMessage(
             role="tool",
-            content=_content_text(block.get("content", "")),
+            content=content_text(block.get("content", "")),
             tool_name=calls.get(call_id, unknown)[1],
             tool_call_id=call_id,
         )
     others = [block for block in message.blocks if block["type"] != "tool_result"]
     if others or not results:
-        yield ChatMessage(role="user", content=_content_text(others))
+        yield ChatMessage(role="user", content=content_text(others))
 
 
-def _content_text(content: object) -> str:
+def content_text(content: object) -> str:
+    """Return what a model is shown of a block's content."""
     if isinstance(content, str):
         return content
     if not isinstance(content, (list, tuple)):
