@@ -65,14 +65,21 @@ def call_seed(seed: int, agent: str, n_call: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def recorded_request(job: Job) -> dict[str, Any]:
-    """Return what this call added to the conversation; a whole conversation where a segment starts."""
+def recorded_request(job: Job, granted: int) -> dict[str, Any]:
+    """Return what this call added to the conversation; a whole conversation where a segment starts.
+
+    Args:
+        job: the call.
+        granted: tokens that the model might sample; said where the harness asked for more.
+    """
     added = job.request.messages[job.prompt.n_known :]
     body: dict[str, Any] = {
         "messages": [message.plain() for message in added],
         "context": job.prompt.context,
         "max_tokens": job.request.max_tokens,
     }
+    if granted < job.request.max_tokens:
+        body["max_tokens_granted"] = granted
     if job.request.extra:
         body["extra"] = dict(job.request.extra)
     if job.prompt.base is None:

@@ -271,12 +271,13 @@ class CallDesk:
         started_ms, started_s = self._clock.now_ms(), self._clock.monotonic_s()
         seed = call_seed(job.scope.seed, job.agent, job.n_call)
         room = self._sampler.context_tokens - len(job.prompt.ids)
+        granted = min(job.request.max_tokens, job.scope.max_tokens, room)
         with boundary(SamplerError, f"sampling {job.scope.policy}"):
             result = await self._sampler.sample(
                 SampleRequest(
                     version=job.scope.policy,
                     prompt_ids=job.prompt.ids,
-                    max_tokens=min(job.request.max_tokens, job.scope.max_tokens, room),
+                    max_tokens=granted,
                     temperature=job.scope.temperature,
                     stop_ids=job.family.stop_ids,
                     seed=seed,
@@ -306,7 +307,7 @@ class CallDesk:
                 stop_reason=result.stop_reason,
                 temperature=job.scope.temperature,
                 seed=seed,
-                request=recorded_request(job),
+                request=recorded_request(job, granted),
                 response=message,
                 started_ms=started_ms,
                 duration_s=round(self._clock.monotonic_s() - started_s, 6),

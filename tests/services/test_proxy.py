@@ -39,6 +39,7 @@ async def test_a_message_is_recorded_as_sampled(process: Process) -> None:
     assert call.sampler_version == BASE.name
     assert call.response == answer
     assert call.request["messages"] == [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    assert "max_tokens_granted" not in call.request
     assert process.sampler.loaded == [BASE.name], "the version is loaded from the ledger when nobody served it"
 
 

@@ -60,8 +60,7 @@ async def test_a_text_that_cannot_fit_is_not_rendered(tmp_path: Path) -> None:
     """One thread renders for all trials: megabytes of one of them would hold it for minutes."""
     async with model_process(tmp_path, MemoryStore(), family=_NeverRendered()) as process:
         harness = Harness(process)
-        long = {"type": "tool_result", "tool_use_id": "x", "content": "x" * 8_000_000}
-        harness.messages = [{"role": "user", "content": [long]}]
+        harness.messages = [{"role": "user", "content": "x" * 8_000_000}]
         response = await harness.post()
         assert (response.status_code, "prompt is too long" in response.text) == (400, True)
         assert await process.desk.close_trial("t1") == ""
@@ -232,3 +231,13 @@ async def test_a_trials_token_budget_ends_it(tmp_path: Path) -> None:
         assert refused.status_code == 410
         assert f"{used} of its 200 tokens" in refused.json()["error"]["message"]
         assert len(await again.calls()) == 2
+
+
+async def test_fewer_tokens_than_asked_are_granted_in_words(tmp_path: Path) -> None:
+    """A plan's bound, and the room that a prompt leaves, are in the record; the harness sees that the turn was cut."""
+    async with model_process(tmp_path, MemoryStore(), ["a long answer that will be cut"]) as process:
+        harness = Harness(process, token=process.tokens.issue("t1", max_tokens=7))
+        answer = await harness.ask("hello", max_tokens=32_000)
+        (call,) = await harness.calls()
+    assert answer["stop_reason"] == "max_tokens"
+    assert (call.request["max_tokens"], call.request["max_tokens_granted"], call.n_sampled_ids) == (32_000, 7, 7)
