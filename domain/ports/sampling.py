@@ -19,6 +19,8 @@ class SampleRequest:
     temperature: float
     stop_ids: tuple[int, ...]
     seed: int
+    session: str = ""
+    """What goes on from call to call, as an agent of a trial does: its calls go where their prefix is cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Sampler(Protocol):
         ...
 
     async def sample(self, request: SampleRequest) -> SampleResult:
-        """Sample. Raises ContextOverflowError, SamplerError, NotFoundError (unknown version)."""
+        """Sample. Raises ContextOverflowError, OverloadError, SamplerError, NotFoundError (unknown version)."""
         ...
 
 
