@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli import agent, capacity, catalog, claude, demo, run, service, task_check, terminal, train
+from cli import agent, capacity, catalog, claude, demo, run, service, task_check, terminal, train, vllm
 from cli.connection import use_home
 from domain.errors import ConfigurationError, SynthError
 
@@ -32,6 +32,7 @@ app.add_typer(catalog.policies, name="policy")
 service.register(app)
 capacity.register(app)
 claude.register(app)
+vllm.register(app)
 demo.register(app)
 
 

@@ -25,6 +25,7 @@ _UI_PORT = 3000
 _PROXY_HOST = "127.0.0.1"
 _MAX_CONCURRENT_RUNS = 2
 _MODEL_THREADS = 1
+_VLLM_VERSIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,12 @@ class Settings:
     """What all units together may have under way."""
     model_threads: int = _MODEL_THREADS
     """Torch threads of sampler and trainer; part of what makes weights bit-equal."""
+    vllm_urls: tuple[str, ...] = ()
+    """Of the vLLM servers that sample; empty: the sampler of the model process does."""
+    vllm_directory: Path | None = None
+    """Directory of adapters, which the vLLM servers see at the same path, instead of below home."""
+    vllm_versions: int = _VLLM_VERSIONS
+    """Adapters that a vLLM server has loaded at once, at most its ``--max-cpu-loras``."""
     metrics: tuple[str, int] | None = None
     """Host and port of the model process's figures and health; None: nowhere."""
     docker_url: str = _DOCKER_URL
@@ -76,6 +83,11 @@ class Settings:
     def boxes(self) -> Path:
         """Where local boxes live."""
         return self.box_directory or self.home / "boxes"
+
+    @property
+    def vllm_adapters(self) -> Path:
+        """Adapters for vLLM servers."""
+        return self.vllm_directory or self.home / "adapters"
 
     @property
     def claude_code(self) -> Path:
@@ -174,6 +186,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     """
     home = Path(environment.get("SYNTH_HOME") or ".synth").expanduser().absolute()
     metrics_port = _port(environment, "SYNTH_METRICS_PORT", 0)
+    adapters = environment.get("SYNTH_VLLM_ADAPTERS")
     boxes, claude_code = environment.get("SYNTH_BOXES"), environment.get("SYNTH_CLAUDE_CODE")
     return Settings(
         home=home,
@@ -186,6 +199,9 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         model_threads=_whole(environment, "SYNTH_MODEL_THREADS", _MODEL_THREADS, 1, 256),
         proxy_host=environment.get("SYNTH_PROXY_HOST") or _PROXY_HOST,
         metrics=(environment.get("SYNTH_METRICS_HOST") or _PROXY_HOST, metrics_port) if metrics_port else None,
+        vllm_urls=_urls(environment, "SYNTH_VLLM_URLS"),
+        vllm_directory=Path(adapters).expanduser().absolute() if adapters else None,
+        vllm_versions=_whole(environment, "SYNTH_VLLM_VERSIONS", _VLLM_VERSIONS, 2, 4096),
         docker_url=environment.get("SYNTH_DOCKER_HOST") or _DOCKER_URL,
         docker_compose=environment.get("SYNTH_DOCKER_COMPOSE") or "",
         cluster=read_cluster(environment),
@@ -213,6 +229,9 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "SYNTH_PROXY_HOST": settings.proxy_host,
         "SYNTH_METRICS_HOST": settings.metrics[0] if settings.metrics else "",
         "SYNTH_METRICS_PORT": str(settings.metrics[1]) if settings.metrics else "",
+        "SYNTH_VLLM_URLS": ",".join(settings.vllm_urls),
+        "SYNTH_VLLM_ADAPTERS": str(settings.vllm_directory or ""),
+        "SYNTH_VLLM_VERSIONS": str(settings.vllm_versions),
         "SYNTH_DOCKER_HOST": settings.docker_url,
         "SYNTH_DOCKER_COMPOSE": settings.docker_compose,
         **environment_of_cluster(settings.cluster),
@@ -228,6 +247,14 @@ def _names(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
     if wrong:
         raise ConfigurationError(f"{name}: {', '.join(wrong)}: no names of variables for tasks")
     return names
+
+
+def _urls(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    urls = tuple(part.strip().rstrip("/") for part in environment.get(name, "").split(",") if part.strip())
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"{name}: {url!r} is no URL of a server", hint="write http://HOST:PORT,...")
+    return urls
 
 
 def _port(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -4,7 +4,7 @@ What is heavy (torch, Arrow) is imported when it is first used, so that looking 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from adapters.stores.directory import DirectoryStore
 from adapters.stores.records import StoredRecords
 from adapters.verifiers.script import ScriptVerifier
 from domain.ledger_ports import Ledger
-from domain.ports import DatumTables, Engine, Family, PolicyMaker, Progress, Sandbox, Store
+from domain.ports import DatumTables, Engine, Family, PolicyMaker, Progress, Sampler, Sandbox, Store
 from domain.records.assessment import Datum
 from domain.records.chat import Demonstration, ToolSpec
 from domain.records.family import FamilyAbility, FamilyOptions
@@ -189,6 +189,30 @@ def _endpoints(settings: Settings) -> "Endpoints":
     )
 
 
+def _sampler(settings: Settings, store: Store, bases: Bases) -> tuple[Sampler, Callable[[], Awaitable[None]]]:
+    """Return the sampler that the settings name, and what ends it."""
+    if settings.vllm_urls:
+        from adapters.samplers.vllm import VllmSampler
+
+        served = VllmSampler(
+            store,
+            bases.by_digest,
+            settings.vllm_urls,
+            settings.vllm_adapters,
+            max_versions=settings.vllm_versions,
+            token=os.environ.get("VLLM_API_KEY", ""),  # noqa: TID251 - a secret enters here and is kept in no setting
+        )
+        return served, served.close
+    from adapters.samplers.transformers import TransformersSampler
+
+    embedded = TransformersSampler(store, bases.by_digest, threads=settings.model_threads)
+
+    async def close() -> None:
+        embedded.close()
+
+    return embedded, close
+
+
 async def run_model_process(settings: Settings, on_ready: Callable[[int], None]) -> None:
     """Serve sampler, trainer and proxy until SIGTERM. It needs no base policy: versions are loaded when asked for.
 
@@ -203,7 +227,6 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     """
     from adapters.evidence import JournalEvidence
     from adapters.samplers.bounded import BoundedSampler
-    from adapters.samplers.transformers import TransformersSampler
     from adapters.servers.calls import CallDesk
     from adapters.servers.control import create_control
     from adapters.servers.metrics import CallMetrics, create_metrics
@@ -215,7 +238,7 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     platform = connect(settings)
     bases = Bases(ledger=platform.ledger, store=platform.store)
     evidence = JournalEvidence(settings.journal, platform.store)
-    sampler = TransformersSampler(platform.store, bases.by_digest, threads=settings.model_threads)
+    sampler, close_sampler = _sampler(settings, platform.store, bases)
     n_calls = settings.budget.model_calls
     metrics = CallMetrics()
     desk = CallDesk(
@@ -230,7 +253,7 @@ async def run_model_process(settings: Settings, on_ready: Callable[[int], None])
     trainer = PeftTrainer(platform.store, ArrowDatumTables(platform.store), settings.home / "trainer", bases.by_digest)
 
     async def stop() -> None:
-        sampler.close()
+        await close_sampler()
         await evidence.close()
 
     await serve(

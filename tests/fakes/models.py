@@ -1,6 +1,6 @@
 """A tiny real policy for tests: a byte-level BPE and a Qwen3 of a few thousand parameters, made once per process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from adapters.families.qwen3 import Qwen3Family
@@ -78,4 +78,14 @@ def tiny_policy() -> TinyPolicy:
     store = MemoryStore()
     maker = DemonstrationPolicyMaker(store, Qwen3Family.from_json, threads=1)
     base = maker.make(TINY_RECIPE, demonstrations(), (BASH,), lambda _what, _done, _total: None)
+    return TinyPolicy(store=store, base=base, family=Qwen3Family.from_base(base, store))
+
+
+@cache
+def wide_policy() -> TinyPolicy:
+    """Make the same policy with heads of 32 numbers, the fewest that vLLM serves; the tokenizer is the same."""
+    store = MemoryStore()
+    maker = DemonstrationPolicyMaker(store, Qwen3Family.from_json, threads=1)
+    recipe = replace(TINY_RECIPE, name="wide", hidden=64)
+    base = maker.make(recipe, demonstrations(), (BASH,), lambda _what, _done, _total: None)
     return TinyPolicy(store=store, base=base, family=Qwen3Family.from_base(base, store))
