@@ -255,26 +255,6 @@ async def test_a_session_stays_and_a_full_server_says_so(vllm_servers: list[Serv
     await sampler.close()
 
 
-async def test_a_server_that_ends_is_left_and_what_comes_back_is_loaded_anew(
-    sampler: VllmSampler, vllm_servers: list[Server]
-) -> None:
-    """Calls go on at the other server; one that was started anew gets its adapters again."""
-    version = version_of(30)
-    await sampler.load(version)
-    asked = request(version=version.name, max_tokens=100, stop_ids=())
-    calls = [asyncio.create_task(sampler.sample(replace(asked, seed=seed, session=str(seed)))) for seed in range(8)]
-    await asyncio.sleep(0.1)
-    await asyncio.to_thread(vllm_servers[0].stop)
-    results = await asyncio.gather(*calls)
-    assert all(difference(one, asked.prompt_ids, version=version) <= _LARGEST_DIFFERENCE for one in results)
-    await asyncio.to_thread(vllm_servers[0].restart)
-    assert vllm_servers[0].loaded() == {}
-    await asyncio.sleep(1.0)
-    for seed in range(16):
-        await sampler.sample(replace(asked, seed=seed, session=str(seed), max_tokens=4))
-    assert version.name in {name.partition("@")[0] for name in vllm_servers[0].loaded()}
-
-
 async def test_a_server_says_what_its_logprobs_are(vllm_servers: list[Server]) -> None:
     """These report them after the temperature; answers as of a server that reports them before are told apart."""
     async with httpx.AsyncClient(base_url=vllm_servers[0].url, trust_env=False) as client:
@@ -291,3 +271,24 @@ async def test_a_server_says_what_its_logprobs_are(vllm_servers: list[Server]) -
 
 
 _JSON = {"Content-Type": "application/json"}
+
+
+async def test_a_server_that_ends_is_left_and_what_comes_back_is_loaded_anew(
+    sampler: VllmSampler, vllm_servers: list[Server]
+) -> None:
+    """Calls go on at the other server; one that was started anew gets its adapters again."""
+    version = version_of(30)
+    await sampler.load(version)
+    asked = request(version=version.name, max_tokens=100, stop_ids=())
+    calls = [asyncio.create_task(sampler.sample(replace(asked, seed=seed, session=str(seed)))) for seed in range(8)]
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(vllm_servers[0].stop)
+    results = await asyncio.gather(*calls)
+    # Other weights would differ by whole units; who shares a batch changes the last digits of a long sample.
+    assert max(difference(one, asked.prompt_ids, version=version) for one in results) <= 1e-4
+    await asyncio.to_thread(vllm_servers[0].restart)
+    assert vllm_servers[0].loaded() == {}
+    await asyncio.sleep(1.0)
+    for seed in range(16):
+        await sampler.sample(replace(asked, seed=seed, session=str(seed), max_tokens=4))
+    assert version.name in {name.partition("@")[0] for name in vllm_servers[0].loaded()}
