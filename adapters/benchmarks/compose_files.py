@@ -36,7 +36,9 @@ def wrong_compose(files: Mapping[str, TaskFile], context: str) -> Iterator[str]:
         if file.link is not None:
             yield f"{path}: is a link"
         else:
-            yield from (f"{path}: {words}" for words in _wrong(file.content))
+            settings = files.get(f"{context}/.env")
+            told = "" if settings is None else settings.content.decode(errors="replace")
+            yield from (f"{path}: {words}" for words in _wrong(file.content, told))
 
 
 def service_names(files: Mapping[str, TaskFile], context: str) -> frozenset[str]:
@@ -46,13 +48,13 @@ def service_names(files: Mapping[str, TaskFile], context: str) -> frozenset[str]
     return frozenset(str(name) for entry in services if isinstance(entry, dict) for name in cast("_Plain", entry))
 
 
-def _wrong(content: bytes) -> Iterator[str]:
+def _wrong(content: bytes, settings: str) -> Iterator[str]:
     document, problem = _read(content)
     if problem:
         yield problem
         return
     yield from refusals(document)
-    yield from unknown_variables(content.decode())
+    yield from unknown_variables(content.decode(), settings)
 
 
 def _read(content: bytes) -> tuple[_Plain, str]:

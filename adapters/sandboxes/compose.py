@@ -11,7 +11,15 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from adapters.sandboxes.compose_model import Means, as_box, bridge_name, check_model, without_logs, written
+from adapters.sandboxes.compose_model import (
+    Means,
+    as_box,
+    bridge_name,
+    check_model,
+    check_written,
+    without_logs,
+    written,
+)
 from adapters.sandboxes.compose_tool import ComposeError, read_model, start_services
 from adapters.sandboxes.docker_engine import Engine, Image, build_tag
 from adapters.sandboxes.docker_shield import lift, shield
@@ -77,6 +85,7 @@ def start_project(engine: Engine, program: Path, spec: BoxSpec, context: bytes, 
     file = next((root / name for name in _FILES if (root / name).is_file()), None)
     if file is None:
         raise ComposeError(f"box {spec.box_id}: the task has no {_FILES[0]}")
+    check_written(file)
     model = read_model(program, (base, file), project, root, _variables(spec, first, root, logs))
     model = without_logs(model, logs)
     check_model(model, root)

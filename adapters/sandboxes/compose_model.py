@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from adapters.sandboxes.compose_tool import ComposeError
 from adapters.sandboxes.isolation import INNER, TOOLS
 from domain.lifecycle.compose_rules import MAIN, refusals
@@ -13,6 +15,7 @@ from domain.ports import BoxSpec
 from domain.records.canonical import digest_bytes
 from domain.records.task import NetworkMode
 
+_WHERE = "see domain/lifecycle/compose_rules.py for what a box gives"
 _MB = 1 << 20
 _NO_NAMES = ["127.0.0.1"]
 """Where the engine asks for names that are no service's: the container itself, which says no at once."""
@@ -52,6 +55,20 @@ def _is_below(mount: Mapping[str, Any], directory: Path) -> bool:
     return str(mount.get("source", "")).startswith(f"{directory}/")
 
 
+def check_written(file: Path) -> None:
+    """Refuse a file before Compose reads it: reading alone would open what ``env_file`` and ``include`` name.
+
+    Raises:
+        ComposeError: naming the fields.
+    """
+    try:
+        document = yaml.safe_load(file.read_bytes())
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ComposeError(f"{file.name}: no YAML: {' '.join(str(error).split())}") from error
+    if problems := list(refusals(document)):
+        raise ComposeError(f"{file.name}: {'; '.join(problems)}", hint=_WHERE)
+
+
 def check_model(model: Mapping[str, Any], root: Path) -> None:
     """Refuse what no box gives, now that short forms and links are written out.
 
@@ -65,7 +82,7 @@ def check_model(model: Mapping[str, Any], root: Path) -> None:
             if mount.get("type") == "bind" and not _stays(Path(source), root):
                 problems.append(f"services.{name}.volumes: {source} leads out of the task's directory")
     if problems:
-        raise ComposeError("; ".join(problems), hint="see domain/lifecycle/compose_rules.py for what a box gives")
+        raise ComposeError("; ".join(problems), hint=_WHERE)
 
 
 def _stays(path: Path, root: Path) -> bool:

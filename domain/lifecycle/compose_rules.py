@@ -34,19 +34,24 @@ _MOUNT = frozenset({"type", "source", "target", "read_only", "volume", "tmpfs", 
 _DEPLOY = frozenset({"resources", "replicas"})
 _REMOTE = re.compile(r"^[a-z+]+://|^git@|^github\.com/|\.git(#|$)")
 _REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>[A-Za-z_]\w*)(?P<fallback>:?[-+])?|(?P<bare>[A-Za-z_]\w*))")
+_SETTING = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)\s*=", re.MULTILINE)
+_MOST_SERVICES = 16
+"""Each has the box's own limits, so their number bounds what a box takes of this machine."""
 _CONTEXT = re.compile(r"^\$(CONTEXT_DIR|\{CONTEXT_DIR\})/?")
 Node = Mapping[str, object]
 
 
-def unknown_variables(text: str) -> Iterator[str]:
+def unknown_variables(text: str, settings: str = "") -> Iterator[str]:
     """Name what a file interpolates and nobody sets: it would silently become empty.
 
     Args:
         text: the file as written.
+        settings: the ``.env`` file beside it, which sets variables as well.
     """
+    known = VARIABLES | set(_SETTING.findall(settings))
     for found in _REFERENCE.finditer(text):
         name = found["braced"] or found["bare"]
-        if name and name not in VARIABLES and found["fallback"] is None:
+        if name and name not in known and found["fallback"] is None:
             yield f"${{{name}}}: nobody sets it; write a value, or ${{{name}:-default}}"
 
 
@@ -63,6 +68,8 @@ def refusals(document: object, *, root: str = "") -> Iterator[str]:
     top = cast("Node", document)
     yield from _others(top, _TOP, "")
     services = _mapping(top.get("services"))
+    if len(services) > _MOST_SERVICES:
+        yield f"services: {len(services)}, a box has {_MOST_SERVICES} at most"
     if MAIN not in services:
         yield f"services.{MAIN}: missing; it is the agent's box"
     for name, service in services.items():

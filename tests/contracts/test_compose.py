@@ -187,6 +187,8 @@ async def _main_of(bench: Bench, box_id: str) -> str:
         ("volumes: ['/:/host:ro']", "is not in the task's directory"),
         ("network_mode: host", "services.main.network_mode"),
         ("command: echo ${SYNTH_SECRET}", "nobody sets SYNTH_SECRET"),
+        ("env_file: /etc/passwd", "env_file.0: /etc/passwd is not a file of the task"),
+        ("extends: {file: /etc/passwd, service: x}", "services.main.extends"),
         ("build: {context: ., ssh: [default]}", "services.main.build.ssh"),
         ("memory: 3", "memory"),
     ],

@@ -88,6 +88,7 @@ def test_what_a_box_does_not_give_is_named(main: dict[str, object], named: str) 
         ({**_file(), "networks": {"n": {"driver": "host"}}}, "networks.n.driver"),
         ({**_file(), "networks": {"n": {"ipam": {"config": [{"subnet": "10.0.0.0/8"}]}}}}, "networks.n.ipam"),
         ({"services": {"main": []}}, "services.main: not a mapping"),
+        ({"services": {f"s{number}": {"image": "x"} for number in range(17)}}, "services: 17, a box has 16 at most"),
         ([], "not a mapping"),
     ],
 )
@@ -114,3 +115,9 @@ def test_absolute_paths_are_a_tasks_own_below_its_directory_alone() -> None:
 def test_variables_that_nobody_sets_are_named(text: str, named: list[str]) -> None:
     """A default, or Harbor's own variables, are fine."""
     assert [words.split("}")[0].removeprefix("${") for words in unknown_variables(text)] == named
+
+
+def test_variables_of_the_file_beside_are_known() -> None:
+    """``.env`` is the task's own."""
+    assert list(unknown_variables("${A} $B", "A=1\nexport B = 2\n# C=3\n")) == []
+    assert len(list(unknown_variables("${C}", "A=1\n# C=3\n"))) == 1
