@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ IMAGE = "debian:bookworm-slim"
 """What tests may build on: Debian with python3 and an ordinary user ``agent`` (1000)."""
 _READY_S = 60.0
 _STOP_S = 20.0
+_TIMEOUT_S = 20
 _PACKAGES = "python3"
 _TOOLS = ("dockerd", "debootstrap", "containerd", "iptables")
 
@@ -86,6 +88,7 @@ def client(url: str) -> Any:
 
 
 def _stop(process: subprocess.Popen[bytes], directory: Path) -> None:
+    _clear(f"unix://{directory / 'docker.sock'}")
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(_STOP_S)
@@ -93,6 +96,19 @@ def _stop(process: subprocess.Popen[bytes], directory: Path) -> None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _clear(url: str) -> None:
+    """Remove all networks: an engine leaves their bridges on the machine, and after thirty no later one finds room."""
+    import docker
+    from docker.errors import DockerException
+
+    with suppress(DockerException, OSError):
+        api: Any = docker.APIClient(base_url=url, version="1.41", timeout=_TIMEOUT_S)
+        for container in api.containers(all=True, quiet=True):
+            api.remove_container(container["Id"], force=True)
+        api.prune_networks()
+        api.close()
 
 
 def _base() -> Path:
